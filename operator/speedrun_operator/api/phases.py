@@ -1,0 +1,82 @@
+"""Phases and the vocabulary of conditions: type, reason. What users and `kubectl wait` see."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Phase(StrEnum):
+    """Where a Speedrun stands. Derived from conditions, allocations and runs; never read back as state."""
+
+    PENDING = "Pending"
+    PREPARING = "Preparing"
+    QUEUED = "Queued"
+    COMPILING = "Compiling"
+    TRAINING = "Training"
+    SUCCEEDED = "Succeeded"
+    MISSED = "Missed"
+    FAILED = "Failed"
+
+    @property
+    def finished(self) -> bool:
+        return self in FINISHED
+
+
+FINISHED = frozenset({Phase.SUCCEEDED, Phase.MISSED, Phase.FAILED})
+
+
+class AllocationState(StrEnum):
+    """One submitted unit. `Submitting`: the name is recorded, the outcome of the submission is not yet known."""
+
+    SUBMITTING = "Submitting"
+    QUEUED = "Queued"
+    RUNNING = "Running"
+    ENDED = "Ended"
+
+
+class ConditionType(StrEnum):
+    ADMITTED = "Admitted"
+    SUBMITTED = "Submitted"
+    STARTED = "Started"
+    BACKEND_REACHABLE = "BackendReachable"
+    SUCCEEDED = "Succeeded"
+    FINISHED = "Finished"
+
+
+class Reason(StrEnum):
+    """Reasons that the operator itself gives; the backend's and the login's words come beside them."""
+
+    # Admitted
+    ADMITTED = "Admitted"
+    INVALID_SPEC = "InvalidSpec"
+    UNKNOWN_RECIPE = "UnknownRecipe"
+    INVALID_PARAMETER = "InvalidParameter"
+    UNSUPPORTED_HARDWARE = "UnsupportedHardware"
+    SUBMISSION_REJECTED = "SubmissionRejected"
+    LOGIN_NOT_CONFIGURED = "LoginNotConfigured"
+    # Submitted, Started
+    NOT_SUBMITTED = "NotSubmitted"
+    SUBMITTING = "Submitting"
+    SUBMITTED = "Submitted"
+    NOT_STARTED = "NotStarted"
+    STARTED = "Started"
+    # BackendReachable
+    REACHABLE = "Reachable"
+    NOT_ASKED = "NotAsked"
+    # Succeeded, Finished
+    IN_PROGRESS = "InProgress"
+    TARGET_REACHED = "TargetReached"
+    TARGET_MISSED = "TargetMissed"
+    DIVERGED = "Diverged"
+    # why an allocation or a run ended
+    COMPLETED = "Completed"
+    NO_RESULT = "NoResult"
+    JOB_FAILED = "JobFailed"
+    JOB_LOST = "JobLost"
+    CANCELLED = "Cancelled"
+    TIME_LIMIT = "TimeLimit"
+    OUT_OF_MEMORY = "OutOfMemory"
+    NODE_FAILURE = "NodeFailure"
+    PREEMPTED = "Preempted"
+    LAUNCH_FAILED = "LaunchFailed"
+    DELETED = "Deleted"

@@ -1,0 +1,66 @@
+"""One Speedrun as it was read from the API server: an immutable view of the raw object."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from pydantic import ValidationError
+
+from speedrun_operator.api.names import FINALIZER, FINISHED_LABEL, Identity
+from speedrun_operator.api.spec import Spec
+from speedrun_operator.api.status import Status
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """`spec` is None where the stored spec does not validate; `spec_error` then says why, field by field."""
+
+    identity: Identity
+    generation: int
+    resource_version: str
+    created: datetime
+    deleting: bool
+    protected: bool
+    labelled_finished: bool
+    spec: Spec | None
+    spec_error: str | None
+    status: Status
+
+    @classmethod
+    def parse(cls, raw: Mapping[str, Any]) -> Resource:
+        """Read an object of the API server; a malformed status counts as empty, for it can be worked out again."""
+        metadata = raw["metadata"]
+        spec: Spec | None = None
+        error: str | None = None
+        try:
+            spec = Spec.model_validate(raw.get("spec") or {})
+        except ValidationError as invalid:
+            error = explain(invalid)
+        try:
+            status = Status.model_validate(raw.get("status") or {})
+        except ValidationError:
+            status = Status()
+        return cls(
+            identity=Identity(metadata["namespace"], metadata["name"], metadata["uid"]),
+            generation=int(metadata.get("generation", 1)),
+            resource_version=str(metadata.get("resourceVersion", "")),
+            created=datetime.fromisoformat(metadata["creationTimestamp"].replace("Z", "+00:00")),
+            deleting=bool(metadata.get("deletionTimestamp")),
+            protected=FINALIZER in (metadata.get("finalizers") or ()),
+            labelled_finished=FINISHED_LABEL in (metadata.get("labels") or {}),
+            spec=spec,
+            spec_error=error,
+            status=status,
+        )
+
+
+def explain(invalid: ValidationError) -> str:
+    """A validation error as one line a person can act on: `spec.gpus.count: Input should be ...; ...`."""
+    parts = []
+    for each in invalid.errors(include_url=False, include_input=False)[:8]:
+        path = ".".join(str(part) for part in ("spec", *each["loc"]))
+        parts.append(f"{path}: {each['msg']}")
+    return "; ".join(parts)

@@ -1,0 +1,192 @@
+"""The CRD, made from the models. `crds/speedruns.yaml` is this, and a test holds them equal.
+
+pydantic's JSON schema becomes a structural schema of Kubernetes: references inlined, nulls dropped (absent means
+absent), every string and list bounded, frozen fields held by CEL at the root of the object.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import yaml
+
+from speedrun_operator.api.names import CRD_NAME, GROUP, KIND, PLURAL, VERSION
+from speedrun_operator.api.spec import Spec, mutable
+from speedrun_operator.api.status import Status
+
+Schema = dict[str, Any]
+
+STATUS_TEXT = 4096
+STATUS_ITEMS = 4096
+NAME_LIMIT = 63
+
+_KEPT = {
+    "type", "description", "enum", "pattern", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum",
+    "minLength", "maxLength", "minItems", "maxItems", "maxProperties", "default", "format", "required",
+}  # fmt: skip
+
+_COLUMNS = [
+    ("Phase", "string", ".status.phase", 0),
+    ("Val_Loss", "number", ".status.val_loss", 0),
+    ("Train_Time", "string", ".status.train_time", 0),
+    ("Step", "integer", ".status.step", 0),
+    ("Runs", "string", ".status.runsSummary", 0),
+    ("Backend", "string", ".spec.backend", 0),
+    ("Age", "date", ".metadata.creationTimestamp", 0),
+    ("Result", "string", ".status.result", 1),
+    ("Target", "number", ".status.plan.target", 1),
+    ("Job", "string", ".status.job", 1),
+    ("Node", "string", ".status.node", 1),
+    ("Reason", "string", ".status.reason", 1),
+]
+
+
+def custom_resource_definition() -> dict[str, Any]:
+    """The CustomResourceDefinition as an object."""
+    spec = _structural(Spec.model_json_schema(by_alias=True, mode="validation"))
+    status = _bounded(_structural(Status.model_json_schema(by_alias=True, mode="serialization")))
+    status["properties"]["conditions"] |= {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]}
+    for name in ("allocations", "runs"):
+        key = {"allocations": "id", "runs": "index"}[name]
+        keys = [key] if name == "allocations" else [key, "arm"]
+        status["properties"][name] |= {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": keys}
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": CRD_NAME},
+        "spec": {
+            "group": GROUP,
+            "scope": "Namespaced",
+            "names": {
+                "kind": KIND,
+                "listKind": f"{KIND}List",
+                "plural": PLURAL,
+                "singular": "speedrun",
+                "shortNames": ["sr"],
+                "categories": ["all"],
+            },
+            "versions": [
+                {
+                    "name": VERSION,
+                    "served": True,
+                    "storage": True,
+                    "subresources": {"status": {}},
+                    "additionalPrinterColumns": [
+                        {"name": name.upper(), "type": type_, "jsonPath": path, "priority": priority}
+                        for name, type_, path, priority in _COLUMNS
+                    ],
+                    "schema": {
+                        "openAPIV3Schema": {
+                            "type": "object",
+                            "description": "A training speedrun: what to run, and how far it is.",
+                            "required": ["spec"],
+                            "properties": {"spec": spec, "status": status},
+                            "x-kubernetes-validations": _rules(),
+                        }
+                    },
+                }
+            ],
+        },
+    }
+
+
+def crd_yaml() -> str:
+    """The CRD as the text of `crds/speedruns.yaml`."""
+
+    class Plain(yaml.SafeDumper):
+        def ignore_aliases(self, data: Any) -> bool:
+            return True
+
+    head = "# Made by `speedrun-operator crd` from operator/speedrun_operator/api; do not edit.\n"
+    return head + yaml.dump(custom_resource_definition(), Dumper=Plain, sort_keys=False, width=110)
+
+
+def _rules() -> list[dict[str, str]]:
+    rules = [
+        {
+            "rule": f"size(self.metadata.name) <= {NAME_LIMIT}",
+            "message": f"metadata.name must be at most {NAME_LIMIT} characters long",
+        }
+    ]
+    for name, field in Spec.model_fields.items():
+        if mutable(name):
+            continue
+        path = field.alias or name
+        new, old = f"self.spec.{path}", f"oldSelf.spec.{path}"
+        rule = f"{new} == {old}"
+        if not field.is_required():
+            rule = f"has({new}) == has({old}) && (!has({new}) || {rule})"
+        rules.append(
+            {
+                "rule": rule,
+                "message": f"spec.{path} cannot be changed: delete the Speedrun and create another",
+            }
+        )
+    return rules
+
+
+def _structural(schema: Schema) -> Schema:
+    return _convert(schema, schema.get("$defs", {}))
+
+
+def _convert(node: Schema, definitions: Schema) -> Schema:
+    if "$ref" in node:
+        target = definitions[node["$ref"].rsplit("/", 1)[1]]
+        return _convert({**target, **{key: value for key, value in node.items() if key != "$ref"}}, definitions)
+    if "allOf" in node and len(node["allOf"]) == 1:
+        return _convert({**node["allOf"][0], **{k: v for k, v in node.items() if k != "allOf"}}, definitions)
+    if "anyOf" in node:
+        return _any_of(node, definitions)
+    out = {key: value for key, value in node.items() if key in _KEPT and value is not None}
+    if out.get("default") in ({}, []) and "properties" not in node:
+        out.pop("default")
+    if "properties" in node:
+        out["properties"] = {name: _convert(each, definitions) for name, each in node["properties"].items()}
+        if any("default" in each for each in out["properties"].values()) and "default" in node:
+            out["default"] = {}
+    if "items" in node:
+        out["items"] = _convert(node["items"], definitions)
+    values = node.get("additionalProperties")
+    if node.get("patternProperties"):  # keys with a pattern: the operator checks the names
+        values = next(iter(node["patternProperties"].values()))
+    if isinstance(values, dict):
+        out["additionalProperties"] = _convert(values, definitions)
+    for limit, strict in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")):
+        if limit in out:
+            out[strict] = out.pop(limit)
+            out[limit] = True
+    return out
+
+
+def _any_of(node: Schema, definitions: Schema) -> Schema:
+    choices = [each for each in node["anyOf"] if each.get("type") != "null"]
+    described = {key: value for key, value in node.items() if key in _KEPT and value is not None}
+    if len(choices) == 1:
+        return {**_convert(choices[0], definitions), **described}
+    kinds = {_convert(each, definitions).get("type") for each in choices}
+    if kinds == {"integer", "string"}:
+        texts = [_convert(each, definitions) for each in choices]
+        limits: Schema = {key: each[key] for each in texts for key in ("maxLength", "pattern") if key in each}
+        return {"x-kubernetes-int-or-string": True, **limits, **described}
+    if kinds == {"number", "string"}:  # a decimal: written as a JSON number
+        number = next(each for each in choices if each.get("type") == "number")
+        return {**_convert(number, definitions), **described}
+    raise ValueError(f"no structural form for {node}")
+
+
+def _bounded(node: Schema) -> Schema:
+    """Status is ours, so its bounds are one size for all; spec states its own."""
+    out = dict(node)
+    out.pop("default", None)
+    if out.get("type") == "string" and "enum" not in out and out.get("format") != "date-time":
+        out.setdefault("maxLength", STATUS_TEXT)
+    if out.get("type") == "array":
+        out.setdefault("maxItems", STATUS_ITEMS)
+    if "items" in out:
+        out["items"] = _bounded(out["items"])
+    if "properties" in out:
+        out["properties"] = {name: _bounded(each) for name, each in out["properties"].items()}
+    if isinstance(out.get("additionalProperties"), dict):
+        out["additionalProperties"] = _bounded(out["additionalProperties"])
+        out.setdefault("maxProperties", 64)
+    return out

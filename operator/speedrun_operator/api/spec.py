@@ -1,0 +1,104 @@
+"""`spec` of a Speedrun: what a user asks for.
+
+Field descriptions are the CRD's, so they are written for users. A recipe's own knowledge (target, GPUs, time limit)
+has no default here: planning resolves it and `status.plan` shows it.
+"""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from enum import StrEnum
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, StringConstraints
+from pydantic.alias_generators import to_camel
+
+DNS_LABEL = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
+PARAMETER_NAME = r"^[A-Za-z][A-Za-z0-9_]*$"
+SLURM_WORD = r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$"
+SLURM_NODE = r"^[A-Za-z0-9_][A-Za-z0-9_.-]*(\[[0-9,-]+\])?$"
+SLURM_CONSTRAINT = r"^[A-Za-z0-9_][A-Za-z0-9_.&|*()\[\]-]*$"
+GPU_TYPE = r"^[A-Za-z0-9][A-Za-z0-9_-]*$"
+
+SlurmWord = Annotated[str, StringConstraints(max_length=128, pattern=rf"({SLURM_WORD})|^$")]
+NodeName = Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=SLURM_NODE)]
+ParameterName = Annotated[str, StringConstraints(min_length=1, max_length=63, pattern=PARAMETER_NAME)]
+ParameterText = Annotated[str, StringConstraints(max_length=1024)]
+Number = Annotated[Decimal, PlainSerializer(float, return_type=float)]
+
+
+class Model(BaseModel):
+    """camelCase outside, snake_case inside; immutable; unknown fields are an error."""
+
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, frozen=True, extra="forbid")
+
+
+class Backend(StrEnum):
+    SLURM = "Slurm"
+
+
+class RecipeRef(Model):
+    """Which recipe, with which parameters."""
+
+    name: Annotated[str, StringConstraints(min_length=1, max_length=63, pattern=DNS_LABEL)] = Field(
+        description="A recipe that ships with the operator: `smoke`, `replay` or `modded-nanogpt`."
+    )
+    parameters: Annotated[dict[ParameterName, int | ParameterText], Field(max_length=32)] = Field(
+        default_factory=dict,
+        description="Values for the recipe's declared parameters: whole numbers, or strings (write 0.003 as '0.003').",
+    )
+
+
+class Gpus(Model):
+    """GPUs of one allocation, all on one node."""
+
+    type: Annotated[str, StringConstraints(max_length=63, pattern=GPU_TYPE)] | None = Field(
+        default=None,
+        description="GPU model, such as H100. Absent: what the recipe says.",
+    )
+    count: Annotated[int, Field(ge=0, le=64)] | None = Field(
+        default=None, description="GPUs of one allocation. 0 runs without GPUs. Absent: what the recipe says."
+    )
+
+
+class SlurmOptions(Model):
+    """Passed to sbatch as they are; empty means sbatch's own default."""
+
+    partition: SlurmWord = Field(default="", description="Partition. Empty: the setting, else the cluster's default.")
+    account: SlurmWord = Field(default="", description="Account to charge.")
+    qos: SlurmWord = Field(default="", description="Quality of service.")
+    reservation: SlurmWord = Field(default="", description="Reservation to run in.")
+    constraint: Annotated[str, StringConstraints(max_length=256, pattern=rf"({SLURM_CONSTRAINT})|^$")] = Field(
+        default="", description="Node features, as sbatch's --constraint."
+    )
+    node_list: Annotated[list[NodeName], Field(max_length=64)] = Field(
+        default_factory=list, description="Nodes that must be part of the allocation."
+    )
+    exclude: Annotated[list[NodeName], Field(max_length=64)] = Field(
+        default_factory=list, description="Nodes that must not be used."
+    )
+    nice: Annotated[int, Field(ge=0, le=2147483645)] = Field(
+        default=0, description="Lowers the job's priority by this number (sbatch's --nice)."
+    )
+
+
+class Spec(Model):
+    """What is asked for. Only `recipe` is required."""
+
+    recipe: RecipeRef = Field(description="What to run.")
+    backend: Backend = Field(default=Backend.SLURM, description="Where it runs.")
+    target: Annotated[Number, Field(gt=0, le=1000)] | None = Field(
+        default=None, description="The metric's value to reach. Absent: the recipe's own target."
+    )
+    gpus: Gpus | None = Field(default=None, description="GPUs of one allocation. Absent: what the recipe says.")
+    time_limit_seconds: Annotated[int, Field(ge=60, le=2592000)] | None = Field(
+        default=None,
+        description="Time limit of one allocation in seconds, rounded up to minutes. Absent: what the recipe says.",
+    )
+    slurm: SlurmOptions = Field(default_factory=SlurmOptions, description="Options for the backend Slurm.")
+
+
+def mutable(name: str) -> bool:
+    """Whether a field of `spec` may be changed after creation."""
+    extra: Any = Spec.model_fields[name].json_schema_extra
+    return isinstance(extra, dict) and bool(extra.get("mutable"))

@@ -1,0 +1,131 @@
+"""`status` of a Speedrun: what the operator reports.
+
+`val_loss`, `train_time`, `train_time_ms`, `step`, `total_steps` and `step_avg` carry the names that the trainer's own
+log line gives them; everything else follows the Kubernetes API conventions. Times are UTC with whole seconds.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, WithJsonSchema
+from pydantic.alias_generators import to_camel
+
+from speedrun_operator.api.phases import AllocationState, ConditionType, Phase
+
+
+def rfc3339(moment: datetime) -> str:
+    """A moment as the Kubernetes API writes it: UTC, whole seconds, `Z`."""
+    return moment.astimezone(UTC).replace(microsecond=0).isoformat().replace("+00:00", "Z")
+
+
+Moment = Annotated[
+    datetime, PlainSerializer(rfc3339, return_type=str), WithJsonSchema({"type": "string", "format": "date-time"})
+]
+
+
+class StatusModel(BaseModel):
+    """Read leniently (a newer operator may have written more), written exactly; immutable."""
+
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, frozen=True, extra="ignore")
+
+
+class Condition(StatusModel):
+    """A Kubernetes condition (metav1.Condition)."""
+
+    type: ConditionType
+    status: Annotated[str, Field(pattern="^(True|False|Unknown)$")]
+    reason: Annotated[str, Field(min_length=1, max_length=128)]
+    message: Annotated[str, Field(max_length=4096)] = ""
+    observed_generation: int = 0
+    last_transition_time: Moment
+
+
+class PlanSummary(StatusModel):
+    """The resolved plan: what the recipe's knowledge and the spec came to."""
+
+    recipe: str
+    commit: str | None = Field(default=None, description="Commit of the code that runs.")
+    metric: str = Field(default="val_loss", description="What the target is about.")
+    target: float | None = Field(default=None, description="The metric's value to reach.")
+    gpu_type: str | None = None
+    gpu_count: int = 0
+    time_limit_seconds: int = Field(default=0, description="Time limit of one allocation, whole minutes.")
+    partition: str | None = None
+    parameters: dict[str, str] = Field(default_factory=dict)
+
+
+class Clock(StatusModel):
+    """Where the time went. Record time (train) and billed time (wall) never mix."""
+
+    queue_milliseconds: int | None = Field(default=None, description="From submission to start.")
+    image_milliseconds: int | None = Field(default=None, description="Building or checking the container.")
+    data_milliseconds: int | None = Field(default=None, description="Code and data.")
+    compile_milliseconds: int | None = Field(default=None, description="Compiling and warming up.")
+    train_milliseconds: int | None = Field(default=None, description="The timed training loop: train_time.")
+    wall_milliseconds: int | None = Field(default=None, description="From start to end of the allocations.")
+
+
+class Allocation(StatusModel):
+    """One submitted unit: a Slurm job. Its name identifies it; the scheduler's id may be given again."""
+
+    id: int = Field(description="Number of the allocation, from 0.")
+    name: str = Field(description="Name under which it was submitted.")
+    state: AllocationState
+    job_id: str | None = Field(default=None, description="The scheduler's number for it.")
+    node: str | None = None
+    claimed: Moment = Field(description="When the operator wrote the name, before submitting.")
+    submitted: Moment | None = Field(default=None, description="By the cluster's clock.")
+    started: Moment | None = None
+    ended: Moment | None = None
+    reason: str | None = Field(default=None, description="Why it waits, or how it ended.")
+    message: str | None = None
+
+
+class Run(StatusModel):
+    """One training run inside an allocation."""
+
+    index: int
+    arm: str = Field(description="A, or B for the baseline.")
+    allocation: int | None = None
+    phase: Phase
+    val_loss: float | None = Field(default=None, alias="val_loss")
+    train_time: str | None = Field(default=None, alias="train_time")
+    train_time_ms: int | None = Field(default=None, alias="train_time_ms")
+    reason: str | None = None
+    message: str | None = None
+    counted: bool = Field(default=False, description="Whether it is one of the results.")
+
+
+class Status(StatusModel):
+    """What `kubectl get` and `kubectl describe` show."""
+
+    phase: Phase | None = None
+    observed_generation: int | None = None
+    val_loss: float | None = Field(default=None, alias="val_loss", description="Validation loss: cross-entropy, nats.")
+    train_time: str | None = Field(default=None, alias="train_time", description="Timed training, such as 58.432s.")
+    train_time_ms: int | None = Field(default=None, alias="train_time_ms", description="train_time in milliseconds.")
+    step: int | None = None
+    total_steps: int | None = Field(default=None, alias="total_steps")
+    step_avg: float | None = Field(default=None, alias="step_avg", description="Average step time in milliseconds.")
+    progress_percentage: int | None = Field(default=None, description="Of the training steps of all runs.")
+    estimated_remaining_seconds: int | None = Field(default=None, description="Of training; absent when not known.")
+    reason: str | None = Field(default=None, description="One word for why the phase is what it is.")
+    result: str | None = Field(default=None, description="The metric that counts, with its value.")
+    runs_summary: str | None = Field(default=None, description="Results so far and wanted, such as 1/1.")
+    job: str | None = Field(default=None, description="The newest allocation's job number.")
+    node: str | None = None
+    log_path: str | None = Field(default=None, description="The newest allocation's log on the cluster.")
+    plan: PlanSummary | None = None
+    clock: Clock | None = None
+    conditions: tuple[Condition, ...] = ()
+    allocations: tuple[Allocation, ...] = ()
+    runs: tuple[Run, ...] = ()
+
+    def condition(self, type_: ConditionType) -> Condition | None:
+        return next((each for each in self.conditions if each.type is type_), None)
+
+    def dump(self) -> dict[str, Any]:
+        """The JSON form that is written to /status: absent means absent, never null."""
+        return self.model_dump(mode="json", by_alias=True, exclude_none=True)

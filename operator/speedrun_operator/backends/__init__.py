@@ -1,0 +1,1 @@
+"""Where allocations run: the protocol, and one package a backend."""

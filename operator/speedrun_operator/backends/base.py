@@ -1,0 +1,66 @@
+"""The protocol that every backend keeps: submit, observe, cancel. Nothing here knows of Slurm, pods or Kubernetes.
+
+What they answer is in `lifecycle.observation`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Protocol
+
+from speedrun_operator.api.names import Identity
+from speedrun_operator.lifecycle.observation import Observed, Outcome, Unknown
+from speedrun_operator.planning import RunPlan
+
+
+@dataclass(frozen=True, slots=True)
+class AllocationRef:
+    """One allocation as a backend is asked about it. `since` bounds look-ups of ended jobs (UTC)."""
+
+    identity: Identity
+    allocation: int
+    since: datetime
+    log_format: str
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The answer to one poll: either observations for every allocation asked about, or why there is no answer."""
+
+    observed: Mapping[str, Observed] = field(default_factory=dict)
+    error: Unknown | None = None
+    behind: bool = False  # logs hold more than one poll may read
+
+
+class Backend(Protocol):
+    """One place where allocations run. No method raises for a fault of the place: they answer Unknown."""
+
+    def name_of(self, ref: AllocationRef) -> str:
+        """The allocation's name there: the key of `Snapshot.observed`."""
+        ...
+
+    def log_path(self, ref: AllocationRef) -> str:
+        """Where a person finds the allocation's log."""
+        ...
+
+    async def submit(self, ref: AllocationRef, plan: RunPlan) -> Outcome:
+        """Make the allocation exist, once. Calling again after Unknown or a lost answer is safe."""
+        ...
+
+    async def observe(self, refs: Sequence[AllocationRef]) -> Snapshot:
+        """Ask about all allocations at once."""
+        ...
+
+    async def cancel(self, refs: Sequence[AllocationRef]) -> Mapping[str, bool] | Unknown:
+        """End allocations; by name, whether each is certainly gone (True also when it never was)."""
+        ...
+
+    def forget(self, name: str) -> None:
+        """Drop what is remembered of an allocation that nobody will ask about again."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of connections."""
+        ...

@@ -1,0 +1,1 @@
+"""The backend Slurm: allocations as batch jobs, through the login service."""

@@ -1,0 +1,238 @@
+"""RunPlan → the batch script and sbatch's arguments. Pure.
+
+What sbatch must honour stands in its arguments, since SBATCH_* variables of a profile would override `#SBATCH` lines.
+Text from users reaches the script only quoted, as the values of variables; a recipe's steps are files of their own, so
+that each is a plain bash program in the ledger.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shlex
+
+from speedrun_operator import __version__
+from speedrun_operator.api.names import Identity
+from speedrun_operator.planning import RunPlan
+from speedrun_operator.recipes.recipe import Container, Step
+
+LOG = "log"
+SCRIPT = "script.sh"
+PACKAGE = "package.tar.gz"
+CACHE = ".cache"
+
+_HEAD = r"""
+set -u
+umask 077
+export LC_ALL=C PYTHONUNBUFFERED=1
+mark() { printf '\nSPEEDRUN %s time=%s\n' "$*" "$(date +%s.%3N)"; }
+
+# Two jobs of one allocation can exist after an unknown submission. The first to start owns it; the other ends here.
+printf '%s\n' "$SLURM_JOB_ID" >"$ledger/.owner.$SLURM_JOB_ID" &&
+  ln "$ledger/.owner.$SLURM_JOB_ID" "$ledger/owner" 2>/dev/null
+owner=$(cat "$ledger/owner" 2>/dev/null)
+if [ "$owner" != "$SLURM_JOB_ID" ]; then
+  [ -n "$owner" ] || { echo "speedrun: cannot write to $ledger on $(hostname)" >&2; exit 74; }
+  echo "speedrun: job $SLURM_JOB_ID ends at once: job $owner has this allocation" >&2
+  exit 0
+fi
+
+finish() {
+  code=$?
+  trap - EXIT
+  mark "job=$SLURM_JOB_ID job end exit=$code"
+  printf 'job=%s exit=%s time=%s\n' "$SLURM_JOB_ID" "$code" "$(date +%s)" >"$ledger/.exit.$SLURM_JOB_ID" &&
+    mv -f "$ledger/.exit.$SLURM_JOB_ID" "$ledger/exit"
+  exit "$code"
+}
+trap finish EXIT
+trap 'exit 143' TERM
+trap 'exit 130' INT
+mark "attempt job=$SLURM_JOB_ID node=$(hostname)"
+""".strip()
+
+_STAGE = r"""
+stage() { # stage NAME COMMAND...: runs it, marks begin and end, ends the run if it fails
+  local name=$1 code
+  shift
+  mark "run=$SPEEDRUN_RUN stage=$name begin"
+  "$@"
+  code=$?
+  mark "run=$SPEEDRUN_RUN stage=$name end exit=$code"
+  [ "$code" = 0 ] || exit "$code"
+}
+plain() { bash -euo pipefail "$ledger/steps/$1.sh"; }
+""".strip()
+
+_CONTAINER = r"""
+contained() {
+  srun --container-image="$image" --container-workdir="$SPEEDRUN_CODE" --container-mounts="$root:$root" \
+    --ntasks=1 SRUN_RESOURCES \
+    bash -euo pipefail "$ledger/steps/$1.sh"
+}
+build_image() { # beside its place, probed, then moved in: Pyxis saves a half-built container after a failed step, too
+  [ ! -f "$image" ] || return 0
+  mkdir -p "$(dirname "$image")"
+  local part=$image.part.$SLURM_JOB_ID
+  srun --container-image="$base_image" --container-save="$part" --container-mounts="$root:$root" --ntasks=1 \
+    SRUN_RESOURCES bash -euo pipefail "$ledger/steps/image.sh" &&
+    srun --container-image="$part" --container-mounts="$root:$root" --ntasks=1 SRUN_RESOURCES \
+      bash -euo pipefail "$ledger/steps/image-probe.sh" &&
+    mv -n "$part" "$image"
+  local code=$?
+  rm -f "$part"
+  [ "$code" = 0 ] && [ -f "$image" ]
+}
+""".strip()
+
+
+def bash_path(root: str, *rest: str) -> str:
+    """A path as a bash word; a leading `~/` becomes the home directory of whoever runs it."""
+    tail = "/".join(rest)
+    path = f"{root.rstrip('/')}/{tail}" if tail else root.rstrip("/")
+    if path == "~":
+        return '"$HOME"'
+    return f'"$HOME"/{shlex.quote(path[2:])}' if path.startswith("~/") else shlex.quote(path)
+
+
+def sbatch_arguments(plan: RunPlan, identity: Identity, name: str) -> list[str]:
+    """sbatch's arguments but for the paths, which depend on the login's home directory."""
+    options = plan.slurm
+    arguments = [
+        "--parsable",
+        f"--job-name={name}",
+        f"--comment=speedrun {identity.namespace}/{identity.name}",
+        "--no-requeue",
+        "--open-mode=append",
+        "--nodes=1",
+        f"--time={plan.time_limit_minutes}",
+    ]
+    if plan.partition:
+        arguments.append(f"--partition={plan.partition}")
+    if plan.gpu_count:
+        arguments.append(f"--gres=gpu:{plan.gpu_count}")
+    if plan.exclusive:
+        arguments += ["--exclusive", "--mem=0"]
+    else:
+        arguments += ["--ntasks=1", f"--cpus-per-task={plan.cpus}", f"--mem={plan.memory_mib}M"]
+    named = {
+        "account": options.account,
+        "qos": options.qos,
+        "reservation": options.reservation,
+        "constraint": options.constraint,
+        "nodelist": ",".join(options.node_list),
+        "exclude": ",".join(options.exclude),
+        "nice": str(options.nice or ""),
+    }
+    return arguments + [f"--{option}={value}" for option, value in named.items() if value]
+
+
+def image_key(container: Container, commit: str | None) -> str:
+    """Names a built image by what goes into it."""
+    content = "\0".join((container.base_image, container.build, commit or ""))
+    return hashlib.sha256(content.encode()).hexdigest()[:16]
+
+
+def render(plan: RunPlan, identity: Identity, allocation: int, root: str, python: str) -> str:
+    """The batch script of one allocation under `root` on the shared file system."""
+    ledger = identity.ledger(root, allocation)
+    parts = [
+        "#!/bin/bash",
+        f"# Speedrun {identity}, allocation {allocation}: recipe {plan.recipe}. By speedrun-operator {__version__}.",
+        f"root={bash_path(root)}",
+        f"ledger={bash_path(ledger)}",
+        _HEAD,
+        "",
+        *_variables(plan, python),
+        "",
+        'mkdir -p "$ledger/steps"',
+        *_step_files(plan),
+        "",
+        _STAGE,
+    ]
+    if plan.container:
+        resources = '--cpus-per-task="$SLURM_CPUS_ON_NODE"'
+        if plan.gpu_count:
+            resources = f"--gres=gpu:{plan.gpu_count} {resources}"
+        image = bash_path(root, CACHE, "images", f"{image_key(plan.container, plan.commit)}.sqsh")
+        parts += [
+            "",
+            f"image={image}",
+            f"base_image={shlex.quote(plan.container.base_image)}",
+            _CONTAINER.replace("SRUN_RESOURCES", resources),
+        ]
+    return "\n".join([*parts, "", *_runs(plan)]) + "\n"
+
+
+def _variables(plan: RunPlan, python: str) -> list[str]:
+    lines = [f"export {name}={shlex.quote(value)}" for name, value in plan.environment]
+    lines += [f"export PARAM_{name.upper()}={shlex.quote(value)}" for name, value in plan.parameters]
+    lines += [f"export SPEEDRUN_GPUS={plan.gpu_count}", f"export SPEEDRUN_CPUS={plan.cpus}"]
+    lines += [f"export SPEEDRUN_PYTHON={bash_path(python)}"]
+    lines += [f'export SPEEDRUN_CACHE="$root"/{CACHE}/{plan.recipe}']
+    if plan.repository:
+        lines += [
+            f"repository={shlex.quote(plan.repository)}",
+            f"commit={shlex.quote(plan.commit or 'HEAD')}",
+        ]
+    return lines
+
+
+def _step_files(plan: RunPlan) -> list[str]:
+    files = [(step.name, step.run) for step in plan.steps]
+    if plan.container:
+        files = [("image", plan.container.build), ("image-probe", plan.container.probe), *files]
+    lines: list[str] = []
+    for name, text in files:
+        lines += [f"cat >\"$ledger/steps/{name}.sh\" <<'SPEEDRUN_STEP'", text.rstrip("\n"), "SPEEDRUN_STEP"]
+    return lines
+
+
+def _runs(plan: RunPlan) -> list[str]:
+    body = ['mkdir -p "$ledger/run-$SPEEDRUN_RUN" && cd "$ledger/run-$SPEEDRUN_RUN" || exit 74']
+    body.append("export SPEEDRUN_CODE=$PWD/code")
+    if plan.package:
+        body.append("stage code unpack")
+    elif plan.repository:
+        body.append("stage code checkout")
+    body.append("[ ! -d code ] || cd code")
+    if plan.container:
+        body.append("stage image build_image")
+    body += [_call(step) for step in plan.steps]
+    helpers: list[str] = []
+    if plan.package:
+        helpers = [f'unpack() {{ mkdir -p code && tar -xzf "$ledger/{PACKAGE}" -C code; }}']
+    elif plan.repository:
+        helpers = ["checkout() {", *(f"  {line}" for line in _checkout(plan)), "}"]
+    return [
+        *helpers,
+        "failed=0",
+        f"for SPEEDRUN_RUN in $(seq 0 {plan.runs - 1}); do",
+        "  export SPEEDRUN_RUN",
+        '  mark "run=$SPEEDRUN_RUN begin"',
+        "  (",
+        *(f"    {line}" for line in body),
+        "  )",
+        "  code=$?",
+        '  mark "run=$SPEEDRUN_RUN end exit=$code"',
+        '  [ "$code" = 0 ] || failed=$code',
+        "done",
+        'exit "$failed"',
+    ]
+
+
+def _checkout(plan: RunPlan) -> list[str]:
+    lines = [
+        "[ ! -d code ] || rm -rf code",
+        'git clone --quiet "$repository" code && git -C code checkout --quiet --detach "$commit" || return',
+    ]
+    for path in plan.cached_paths:
+        quoted = shlex.quote(path)
+        lines += [
+            f'mkdir -p "$SPEEDRUN_CACHE"/{quoted} "$(dirname code/{quoted})" || return',
+            f'rm -rf code/{quoted} && ln -s "$SPEEDRUN_CACHE"/{quoted} code/{quoted} || return',
+        ]
+    return lines
+
+
+def _call(step: Step) -> str:
+    return f"stage {step.stage.value} {'contained' if step.container else 'plain'} {step.name}"

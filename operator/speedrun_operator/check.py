@@ -1,0 +1,176 @@
+"""`speedrun-operator check`: each thing that the operator needs, whether it is there, and what to do if it is not."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+from speedrun_operator.api.names import CRD_NAME, GROUP, PLURAL, VERSION
+from speedrun_operator.api.schema import custom_resource_definition
+from speedrun_operator.backends.slurm.script import bash_path
+from speedrun_operator.kube.access import AccessError, load
+from speedrun_operator.kube.client import ApiError, Kube, NotFound
+from speedrun_operator.login import Login, LoginError
+from speedrun_operator.resync import scopes
+from speedrun_operator.service import slurm_login
+from speedrun_operator.settings import Settings
+
+SINFO = "exec env -u SINFO_FORMAT sinfo -h -o '%P|%D|%t|%G|%f'"
+STORAGE = 'root=ROOT; mkdir -p "$root" && [ -w "$root" ] && df -Ph "$root" | tail -n 1'
+LOGIN_SECONDS = 220.0
+RIGHTS = [
+    (GROUP, PLURAL, "", ("get", "list", "watch", "patch")),
+    (GROUP, PLURAL, "status", ("get", "patch")),
+    ("", "events", "", ("create", "patch")),
+]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the report. `good` None: could not be looked at."""
+
+    subject: str
+    good: bool | None
+    text: str
+
+
+async def check(settings: Settings) -> int:
+    """Print a finding a line; the exit code is 1 if anything is wrong or could not be looked at."""
+    code = 0
+    async for finding in _findings(settings):
+        word = {True: "ok", False: "FAULT", None: "unknown"}[finding.good]
+        print(f"{finding.subject:<12} {word:<8} {finding.text}", flush=True)
+        code = code if finding.good else 1
+    return code
+
+
+async def _findings(settings: Settings) -> AsyncIterator[Finding]:
+    try:
+        kube = Kube(await load(settings.kubeconfig, settings.context))
+    except AccessError as error:
+        yield Finding("api", False, str(error))
+    else:
+        try:
+            async for finding in _kubernetes(kube, settings):
+                yield finding
+        finally:
+            await kube.close()
+    async for finding in _slurm(settings):
+        yield finding
+
+
+async def _kubernetes(kube: Kube, settings: Settings) -> AsyncIterator[Finding]:
+    try:
+        version = await kube.request("GET", "/version")
+    except ApiError as error:
+        yield Finding("api", False, f"{error}; look at the kubeconfig's server and credentials")
+        return
+    yield Finding("api", True, f"Kubernetes {version.get('gitVersion', 'of unknown version')}")
+    yield await _crd(kube)
+    for namespace in scopes(settings.watch.namespaces):
+        yield await _rights(kube, namespace)
+    if settings.cluster_id is None:
+        try:
+            yield Finding("cluster id", True, await kube.cluster_uid())
+        except ApiError as error:
+            yield Finding("cluster id", False, f"{error}; allow `get` on the namespace kube-system, or set cluster_id")
+
+
+async def _crd(kube: Kube) -> Finding:
+    install = "`speedrun-operator crd | kubectl apply -f -`"
+    try:
+        await kube.request("GET", f"/apis/{GROUP}/{VERSION}")
+    except NotFound:
+        return Finding("crd", False, f"{CRD_NAME} is not installed: {install}")
+    except ApiError as error:
+        return Finding("crd", None, str(error))
+    try:
+        served = await kube.request("GET", f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{CRD_NAME}")
+    except ApiError as error:
+        return Finding("crd", True, f"served; whether it is this version's could not be compared ({error})")
+    if _compared(served) == _compared(custom_resource_definition()):
+        return Finding("crd", True, "served, and it is this version's")
+    return Finding("crd", False, f"served, but not this version's: {install}")
+
+
+def _compared(crd: dict[str, Any]) -> Any:
+    version: dict[str, Any] = next((each for each in crd["spec"]["versions"] if each["name"] == VERSION), {})
+    columns = [{**each, "priority": each.get("priority", 0)} for each in version.get("additionalPrinterColumns", [])]
+    return version.get("schema"), columns
+
+
+async def _rights(kube: Kube, namespace: str | None) -> Finding:
+    where = f"namespace {namespace}" if namespace else "all namespaces"
+    missing = []
+    for group, resource, subresource, verbs in RIGHTS:
+        for verb in verbs:
+            attributes = {
+                "group": group,
+                "resource": resource,
+                "subresource": subresource,
+                "verb": verb,
+                "namespace": namespace or "",
+            }
+            review = {
+                "apiVersion": "authorization.k8s.io/v1",
+                "kind": "SelfSubjectAccessReview",
+                "spec": {"resourceAttributes": attributes},
+            }
+            try:
+                answer = await kube.request(
+                    "POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", body=review
+                )
+            except ApiError as error:
+                return Finding("rights", None, f"{where}: {error}")
+            if not answer.get("status", {}).get("allowed"):
+                missing.append(f"{verb} {resource}{'/' if subresource else ''}{subresource}")
+    if missing:
+        return Finding("rights", False, f"{where}: not allowed: {', '.join(missing)}; grant them to this account")
+    return Finding("rights", True, f"{where}: all that is needed")
+
+
+async def _slurm(settings: Settings) -> AsyncIterator[Finding]:
+    if settings.login.missing:
+        yield Finding("login", False, f"not configured: set {', '.join(settings.login.missing)}")
+        return
+    login = slurm_login(settings)
+    try:
+        try:
+            who = await login.run("id -un; hostname", timeout=LOGIN_SECONDS)
+        except (LoginError, ValueError) as error:
+            reason = f"{error.reason}: " if isinstance(error, LoginError) else ""
+            yield Finding("login", False, f"{reason}{error}")
+            return
+        user, _, host = who.stdout.decode(errors="replace").strip().partition("\n")
+        yield Finding("login", True, f"{login.target} is {user} on {host}")
+        yield await _storage(login, settings)
+        yield await _sinfo(login)
+    finally:
+        await login.close()
+
+
+async def _storage(login: Login, settings: Settings) -> Finding:
+    root = settings.slurm.root
+    try:
+        done = await login.run(STORAGE.replace("ROOT", bash_path(root)), timeout=60)
+    except LoginError as error:
+        return Finding("storage", None, f"{root}: {error}")
+    if done.exit_code != 0:
+        said = done.stderr.decode(errors="replace").strip()
+        return Finding("storage", False, f"{root} cannot be written ({said}); set slurm.root to a shared directory")
+    fields = done.stdout.decode(errors="replace").split()
+    return Finding("storage", True, f"{root}: {fields[3]} free" if len(fields) >= 4 else root)
+
+
+async def _sinfo(login: Login) -> Finding:
+    try:
+        done = await login.run(SINFO, timeout=60)
+    except LoginError as error:
+        return Finding("slurm", None, f"sinfo: {error}")
+    rows = [line.split("|") for line in done.stdout.decode(errors="replace").splitlines() if line.count("|") == 4]
+    if done.exit_code != 0 or not rows:
+        said = done.stderr.decode(errors="replace").strip() or f"exit code {done.exit_code}"
+        return Finding("slurm", False, f"sinfo failed ({said}); look at slurmctld")
+    told = "; ".join(f"{name} {count} {state} {gres}" for name, count, state, gres, _ in rows)
+    return Finding("slurm", True, told)

@@ -1,0 +1,130 @@
+"""The command line: run, check, render, crd."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import yaml
+
+from speedrun_operator import __version__
+from speedrun_operator.api.names import API_VERSION, KIND, Identity
+from speedrun_operator.api.resource import explain
+from speedrun_operator.api.schema import crd_yaml
+from speedrun_operator.api.spec import Spec
+from speedrun_operator.backends.slurm import script
+from speedrun_operator.planning import Refusal, RunPlan, Site, plan
+from speedrun_operator.recipes.recipe import shipped
+from speedrun_operator.settings import Settings, SettingsFault, load
+
+OK, FAILED, USAGE = 0, 1, 2
+UNKNOWN_UID = "00000000-0000-0000-0000-000000000000"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The entry point; returns the exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    parser = _parser()
+    known, rest = parser.parse_known_args(arguments)
+    if known.command in ("crd",) and rest:
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    if known.command == "crd":
+        sys.stdout.write(crd_yaml())
+        return OK
+    try:
+        settings = load(rest, known.config, f"speedrun-operator {known.command}")
+    except SettingsFault as fault:
+        print(f"speedrun-operator: {fault}", file=sys.stderr)
+        return USAGE
+    if known.command == "render" and not known.file:
+        parser.error("render needs -f FILE (- reads standard input)")
+    if known.command == "render":
+        return _render(known.file, settings)
+    return _long_running(known.command, settings)
+
+
+def _long_running(command: str, settings: Settings) -> int:
+    # Kopf, the Kubernetes client and asyncssh take half a second to import: `crd` and `render` do without.
+    from speedrun_operator import check, service
+
+    try:
+        if command == "check":
+            return asyncio.run(check.check(settings))
+        return asyncio.run(service.run(settings))
+    except KeyboardInterrupt:
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="speedrun-operator", description="Runs Speedrun resources as Slurm jobs and reports their results."
+    )
+    parser.add_argument("--version", action="version", version=__version__)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    with_settings = {
+        "run": "watch Speedruns and run them; ends cleanly on SIGTERM and Ctrl-C",
+        "check": "look at API server, CRD, rights, login and Slurm, and say what to do about each; exit code 1 if "
+        "something is wrong",
+        "render": "print the plan and the batch script of a Speedrun; needs no cluster",
+    }
+    for name, text in with_settings.items():
+        # --help belongs to the settings, which print themselves with their defaults
+        each = commands.add_parser(name, help=text, description=text, add_help=False)
+        each.add_argument("--config", metavar="FILE", help="settings as YAML (also SPEEDRUN_CONFIG)")
+        if name == "render":
+            each.add_argument("-f", "--file", metavar="FILE", default="")
+    commands.add_parser("crd", help="print the CustomResourceDefinition")
+    return parser
+
+
+def _render(path: str, settings: Settings) -> int:
+    try:
+        text = sys.stdin.read() if path == "-" else Path(path).read_text()
+        documents = [each for each in yaml.safe_load_all(text) if each]
+    except (OSError, yaml.YAMLError) as error:
+        print(f"speedrun-operator: {path}: {error}", file=sys.stderr)
+        return FAILED
+    if not documents:
+        print(f"speedrun-operator: {path}: holds no Speedrun", file=sys.stderr)
+        return FAILED
+    code = OK
+    for document in documents:
+        code = max(code, _render_one(path, document, settings))
+    return code
+
+
+def _render_one(path: str, document: object, settings: Settings) -> int:
+    if not isinstance(document, dict) or (document.get("apiVersion"), document.get("kind")) != (API_VERSION, KIND):
+        print(f"speedrun-operator: {path}: not a {API_VERSION} {KIND}", file=sys.stderr)
+        return FAILED
+    metadata = document.get("metadata") or {}
+    identity = Identity(metadata.get("namespace", "default"), str(metadata.get("name", "")), UNKNOWN_UID)
+    try:
+        spec = Spec.model_validate(document.get("spec") or {})
+    except ValueError as error:
+        print(f"speedrun-operator: {path}: {explain(error)}", file=sys.stderr)  # type: ignore[arg-type]
+        return FAILED
+    site = Site(gpu_partition=settings.slurm.gpu_partition, partition=settings.slurm.partition)
+    planned = plan(spec, shipped(), site)
+    if isinstance(planned, Refusal):
+        print(f"speedrun-operator: {path}: {planned.reason}: {planned.message}", file=sys.stderr)
+        return FAILED
+    _print_plan(identity, planned, settings)
+    return OK
+
+
+def _print_plan(identity: Identity, planned: RunPlan, settings: Settings) -> None:
+    name = identity.job_name(settings.cluster_id or "CLUSTER", 0)
+    summary = planned.summary().model_dump(mode="json", by_alias=True, exclude_none=True)
+    arguments = " ".join(script.sbatch_arguments(planned, identity, name))
+    print(f"# Plan of {identity}")
+    print("".join(f"#   {line}\n" for line in yaml.safe_dump(summary, sort_keys=False).splitlines()), end="")
+    print(f"# sbatch {arguments}")
+    print(script.render(planned, identity, 0, settings.slurm.root, settings.slurm.python), end="")
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

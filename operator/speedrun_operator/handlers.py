@@ -1,0 +1,184 @@
+"""Kopf, thin: it watches, re-logs in, and holds the finalizer until the jobs of a deleted Speedrun are gone.
+
+Kopf has a thread and an event loop of its own, for it cancels every task in its loop when it ends. It never polls and
+never writes status: a PATCH of Kopf's that fails kills a timer or daemon for good, and `patch.status` can be lost. So
+there is no timer and no daemon here; `on.event` wakes the engine, `on.delete` waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import kopf
+from kubernetes.aio.client import Configuration
+
+from speedrun_operator.api.names import FINALIZER, FINISHED_LABEL, GROUP, PLURAL, VERSION, Identity
+from speedrun_operator.api.resource import Resource
+from speedrun_operator.kube.access import AccessError, load
+from speedrun_operator.lifecycle.decide import is_finished
+from speedrun_operator.reconcile import Engine
+
+logger = logging.getLogger(__name__)
+RESTART_FIRST, RESTART_LONGEST = 1.0, 60.0
+
+
+class NothingHandled(kopf.DiffBaseStorage):
+    """Keeps no last-handled copy: nothing is called for a change, so the annotation would be a write for nothing."""
+
+    def fetch(self, *, body: kopf.Body) -> kopf.BodyEssence | None:
+        return None
+
+    def store(self, *, body: kopf.Body, patch: kopf.Patch, essence: kopf.BodyEssence) -> None:
+        return None
+
+
+def kopf_settings() -> kopf.OperatorSettings:
+    """Kopf's settings; the reasons are in its documents and in docs/design.md."""
+    settings = kopf.OperatorSettings()
+    settings.persistence.finalizer = FINALIZER
+    settings.persistence.progress_storage = kopf.AnnotationsProgressStorage(prefix=GROUP, v1=False)
+    settings.persistence.diffbase_storage = NothingHandled()
+    settings.posting.enabled = False
+    settings.scanning.disabled = True
+    settings.peering.standalone = True
+    settings.watching.connect_timeout = 10
+    settings.watching.label_selectors[f"{PLURAL}.{VERSION}.{GROUP}"] = f"{FINISHED_LABEL}!=true"
+    settings.networking.request_timeout = 30
+    settings.execution.default_backoff = 15
+    settings.background.cancellation_polling = 2
+    settings.process.ultimate_exiting_timeout = 10
+    return settings
+
+
+def register(registry: kopf.OperatorRegistry, link: EngineLink, access: Access) -> None:
+    """Everything that Kopf calls."""
+
+    def live(body: kopf.Body, **_: Any) -> bool:
+        return not is_finished(Resource.parse(body).status)
+
+    @kopf.on.login(registry=registry, id="login")
+    async def login(**_: Any) -> kopf.ConnectionInfo:
+        return await access.connection()
+
+    @kopf.on.event(GROUP, VERSION, PLURAL, registry=registry, id="wake")
+    async def wake(body: kopf.Body, type: str | None, **_: Any) -> None:
+        resource = Resource.parse(body)
+        if type == "DELETED":
+            link.gone(resource.identity.uid)
+        else:
+            link.deliver(resource)
+
+    @kopf.on.delete(GROUP, VERSION, PLURAL, registry=registry, id="release", when=live)
+    async def release(namespace: str | None, name: str, uid: str, **_: Any) -> None:
+        await link.release(Identity(namespace or "", name, uid))
+
+
+class Access:
+    """Kopf's credentials, read again from their source whenever it asks."""
+
+    def __init__(self, kubeconfig: str | None, context: str | None) -> None:
+        self._source = (kubeconfig, context)
+
+    async def connection(self) -> kopf.ConnectionInfo:
+        """What the source says now. Raises kopf.LoginError with what is wrong with it."""
+        try:
+            configuration = await load(*self._source)
+        except AccessError as error:
+            raise kopf.LoginError(str(error)) from error
+        return await connection_info(configuration)
+
+
+async def connection_info(configuration: Configuration) -> kopf.ConnectionInfo:
+    header = await configuration.get_api_key_with_prefix("BearerToken", alias="authorization")
+    scheme, _, token = (header or "").rpartition(" ")
+    return kopf.ConnectionInfo(
+        server=configuration.host,
+        ca_path=configuration.ssl_ca_cert,
+        insecure=not configuration.verify_ssl,
+        certificate_path=configuration.cert_file,
+        private_key_path=configuration.key_file,
+        scheme=scheme or ("Bearer" if token else None),
+        token=token or None,
+    )
+
+
+class EngineLink:
+    """The way from Kopf's thread to the engine's loop: wake-ups and immutable snapshots, nothing else."""
+
+    def __init__(self, engine: Engine, loop: asyncio.AbstractEventLoop) -> None:
+        self._engine = engine
+        self._loop = loop
+
+    def deliver(self, resource: Resource) -> None:
+        self._loop.call_soon_threadsafe(self._engine.deliver, resource)
+
+    def gone(self, uid: str) -> None:
+        self._loop.call_soon_threadsafe(self._engine.gone, uid)
+
+    async def release(self, identity: Identity) -> None:
+        future = asyncio.run_coroutine_threadsafe(self._engine.release(identity), self._loop)
+        await asyncio.wrap_future(future)
+
+
+class Watcher:
+    """Kopf in its thread. When it ends by itself (lost watch, refused login) it is started again with back-off."""
+
+    def __init__(self, link: EngineLink, access: Access, namespaces: Sequence[str]) -> None:
+        self._link = link
+        self._access = access
+        self._namespaces = list(namespaces)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="kopf", daemon=True)
+        self.last_error: str | None = None
+        self.running = False
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self, timeout: float) -> None:
+        """End Kopf; return when its thread has ended or after `timeout` seconds."""
+        self._stopping.set()
+        if self._loop is not None and self._task is not None:
+            with contextlib.suppress(RuntimeError):  # its loop has ended already
+                self._loop.call_soon_threadsafe(self._task.cancel)
+        self._thread.join(timeout)
+
+    def _run(self) -> None:
+        wait = RESTART_FIRST
+        while not self._stopping.is_set():
+            started = asyncio.run(self._watch())
+            if self._stopping.is_set():
+                return
+            wait = RESTART_FIRST if started else min(RESTART_LONGEST, wait * 2)
+            logger.warning("the watch ended (%s); it starts again in %.0f s", self.last_error, wait)
+            self._stopping.wait(wait * random.uniform(0.8, 1.2))
+
+    async def _watch(self) -> bool:
+        """One life of Kopf; whether it ever got as far as watching."""
+        registry = kopf.OperatorRegistry()
+        register(registry, self._link, self._access)
+        ready = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        scope: dict[str, Any] = {"namespaces": self._namespaces} if self._namespaces else {"clusterwide": True}
+        self._task = asyncio.create_task(
+            kopf.operator(registry=registry, settings=kopf_settings(), standalone=True, ready_flag=ready, **scope)
+        )
+        self.running = True
+        try:
+            await self._task
+            self.last_error = "it ended without an error"
+        except asyncio.CancelledError:
+            self.last_error = "stopped"
+        except Exception as error:
+            self.last_error = f"{type(error).__name__}: {error}"
+        finally:
+            self.running = False
+        return ready.is_set()

@@ -1,0 +1,149 @@
+"""A small client of the API server over kubernetes' own asyncio transport: JSON in, JSON out, errors by what to do.
+
+ApiError
+├── NotFound       it is not there (any more)
+├── Conflict       it changed since it was read: read again, decide again
+├── Refused        the request can never succeed as it is (400, 401, 403, 405, 413, 415, 422)
+└── Unavailable    no answer, 429 or a server's fault: try later (`retry_after` seconds)
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import aiohttp
+from kubernetes.aio.client import ApiClient, Configuration
+from kubernetes.aio.config import ConfigException
+
+from speedrun_operator.api.names import GROUP, PLURAL, VERSION
+
+TIMEOUT_SECONDS = 30
+MERGE_PATCH = "application/merge-patch+json"
+Json = dict[str, Any]
+
+
+class ApiError(Exception):
+    """The API server did not do what was asked. `status` is its HTTP status, 0 where it did not answer."""
+
+    def __init__(self, status: int, message: str, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.retry_after = retry_after
+
+
+class NotFound(ApiError):
+    """404."""
+
+
+class Conflict(ApiError):
+    """409."""
+
+
+class Refused(ApiError):
+    """The request itself is at fault, or we have no right to it."""
+
+
+class Unavailable(ApiError):
+    """Try later."""
+
+
+class Kube:
+    """One API server. For one event loop."""
+
+    def __init__(self, configuration: Configuration) -> None:
+        self._api = ApiClient(configuration)
+
+    async def close(self) -> None:
+        await self._api.close()  # type: ignore[no-untyped-call]
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: Any = None,
+        query: Sequence[tuple[str, str]] = (),
+        content_type: str = "application/json",
+    ) -> Json:
+        """One request; the reply's JSON. Raises ApiError's family, nothing else but CancelledError."""
+        headers = {"Accept": "application/json", "Content-Type": content_type}
+        try:
+            prepared = await self._api.param_serialize(
+                method, path, query_params=list(query), header_params=headers, body=body, auth_settings=["BearerToken"]
+            )
+            reply = await self._api.call_api(*prepared, _request_timeout=TIMEOUT_SECONDS)
+            data: bytes = await reply.read()  # type: ignore[no-untyped-call]
+        except (TimeoutError, aiohttp.ClientError, OSError, ConfigException) as error:
+            raise Unavailable(0, f"the API server does not answer: {error or type(error).__name__}") from error
+        if reply.status >= 400:
+            raise _error(reply.status, data, reply.headers.get("Retry-After"))
+        try:
+            answer = json.loads(data)
+        except ValueError as error:
+            raise Unavailable(reply.status, "the API server's answer is no JSON") from error
+        return answer if isinstance(answer, dict) else {}
+
+    async def get_speedrun(self, namespace: str, name: str) -> Json:
+        return await self.request("GET", speedrun_path(namespace, name))
+
+    async def patch_speedrun(self, namespace: str, name: str, body: Json, *, subresource: str = "") -> Json:
+        """A JSON merge patch; with `metadata.resourceVersion` in it, only on that version."""
+        return await self.request(
+            "PATCH", speedrun_path(namespace, name, subresource), body=body, content_type=MERGE_PATCH
+        )
+
+    async def list_speedruns(self, namespace: str | None, *, labels: str = "", chunk: int = 500) -> list[Json]:
+        """All Speedruns of a namespace (None: of all), read in chunks."""
+        found: list[Json] = []
+        token = ""
+        while True:
+            query = [("limit", str(chunk)), ("labelSelector", labels), ("continue", token)]
+            page = await self.request("GET", speedrun_path(namespace), query=[each for each in query if each[1]])
+            found += page.get("items") or []
+            token = (page.get("metadata") or {}).get("continue") or ""
+            if not token:
+                return found
+
+    async def cluster_uid(self) -> str:
+        """The UID of kube-system: what tells this cluster from any other."""
+        namespace = await self.request("GET", "/api/v1/namespaces/kube-system")
+        return str(namespace["metadata"]["uid"])
+
+
+def speedrun_path(namespace: str | None, name: str = "", subresource: str = "") -> str:
+    scope = f"/namespaces/{namespace}" if namespace else ""
+    tail = "".join(f"/{part}" for part in (name, subresource) if part)
+    return f"/apis/{GROUP}/{VERSION}{scope}/{PLURAL}{tail}"
+
+
+def _error(status: int, data: bytes, retry_after: str | None) -> ApiError:
+    try:
+        parsed = json.loads(data)
+        message = str(parsed.get("message") or parsed)
+    except (ValueError, AttributeError):
+        message = data[:200].decode(errors="replace")
+    message = f"{status}: {message[:1000]}"
+    if status == 404:
+        return NotFound(status, message)
+    if status == 409:
+        return Conflict(status, message)
+    if status == 429 or status >= 500:
+        wait = float(retry_after) if retry_after and retry_after.isdecimal() else None
+        return Unavailable(status, message, wait)
+    return Refused(status, message)
+
+
+def merge_patch(old: Mapping[str, Any], new: Mapping[str, Any]) -> Json:
+    """The JSON merge patch (RFC 7386) that makes `new` of `old`; empty when they are equal. Lists go whole."""
+    patch: Json = {key: None for key in old if key not in new}
+    for key, value in new.items():
+        if key not in old:
+            patch[key] = value
+        elif isinstance(value, dict) and isinstance(old[key], dict):
+            if inner := merge_patch(old[key], value):
+                patch[key] = inner
+        elif old[key] != value:
+            patch[key] = value
+    return patch

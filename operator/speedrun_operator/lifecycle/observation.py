@@ -1,0 +1,81 @@
+"""What a backend says of an allocation: the outcome of submitting it, and what witnesses see of it later.
+
+*Unknown* is a value of its own: no answer, an empty answer and a failed query never mean *ended*.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from speedrun_operator.progress.allocation import AllocationProgress
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """It is there, under this number. `submitted` is by the backend's own clock."""
+
+    job_id: str
+    submitted: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """It is certainly not there, and only another spec helps."""
+
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Busy:
+    """It is certainly not there, and the same may go through later."""
+
+    reason: str
+    message: str
+    reachable: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """It may be there. Settled by asking again, never by submitting blindly."""
+
+    reason: str
+    message: str
+    reachable: bool = True
+
+
+Outcome = Accepted | Rejected | Busy | Unknown
+
+
+class JobState(StrEnum):
+    """What a witness says of a job. `UNSEEN`: nobody knows it (yet, or any more), which is not an end."""
+
+    UNSEEN = "Unseen"
+    QUEUED = "Queued"
+    RUNNING = "Running"
+    ENDED = "Ended"
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """One allocation as witnesses describe it at `asked` (the backend's clock).
+
+    `log` is None until all of it that was there at first has been read, so that nothing runs backwards after a restart.
+    `log_complete`: it was read to its end after the end of the job. `unseen_for`: how long every answer in a row
+    has lacked it.
+    """
+
+    state: JobState
+    asked: datetime
+    job_id: str | None = None
+    node: str | None = None
+    submitted: datetime | None = None
+    started: datetime | None = None
+    ended: datetime | None = None
+    reason: str | None = None
+    message: str | None = None
+    log: AllocationProgress | None = None
+    log_complete: bool = False
+    unseen_for: timedelta = timedelta(0)

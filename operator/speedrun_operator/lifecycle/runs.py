@@ -1,0 +1,104 @@
+"""One run's record, from its allocation and from what the log says of it.
+
+A result is what the log's last step says, and nothing else: an exit code of 0 without it is `NoResult`, and a result
+stands whatever the job's exit code was. A run that diverged is a result above the target without a number.
+"""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+from speedrun_operator.api.phases import AllocationState, Phase, Reason
+from speedrun_operator.api.status import Allocation, Run
+from speedrun_operator.progress.allocation import AllocationProgress, RunRecord
+from speedrun_operator.progress.fold import Progress, Stage
+from speedrun_operator.progress.records import Validation
+
+TRAIN_STAGE = "train"
+
+
+def seconds_text(milliseconds: int) -> str:
+    """`58432` → `58.432s`."""
+    return f"{milliseconds // 1000}.{milliseconds % 1000:03d}s"
+
+
+def advance(run: Run, allocation: Allocation, log: AllocationProgress | None, target: Decimal) -> Run:
+    """`run`, which belongs to `allocation`, as it stands now. `log` None: nothing new was read."""
+    record = log.run(run.index) if log is not None else None
+    if allocation.state is AllocationState.ENDED:
+        return _ended(run, allocation, record, target)
+    shown = run.model_copy(update={"allocation": allocation.id})
+    if allocation.state is AllocationState.SUBMITTING:
+        return shown.model_copy(update={"phase": Phase.PENDING})
+    if allocation.state is AllocationState.QUEUED:
+        return shown.model_copy(update={"phase": Phase.QUEUED})
+    if log is None:
+        before = run.phase in (Phase.PENDING, Phase.QUEUED)
+        return shown.model_copy(update={"phase": Phase.PREPARING}) if before else shown
+    if record is None:
+        return shown.model_copy(update={"phase": Phase.PREPARING})
+    return shown.model_copy(update={"phase": _live_phase(record), **_numbers(record.progress)})
+
+
+def _live_phase(record: RunRecord) -> Phase:
+    stage = record.stage
+    if stage is None or stage.name != TRAIN_STAGE:
+        return Phase.PREPARING
+    return Phase.TRAINING if record.progress.stage is Stage.TRAINING else Phase.COMPILING
+
+
+def _numbers(progress: Progress) -> dict[str, object]:
+    said = progress.last_validation
+    numbers: dict[str, object] = {"val_loss": _loss(said) if said else None}
+    if progress.train_time_ms is not None:
+        numbers |= {"train_time": seconds_text(progress.train_time_ms), "train_time_ms": progress.train_time_ms}
+    return numbers
+
+
+def _loss(said: Validation) -> float | None:
+    return None if said.val_loss is None else float(said.val_loss)
+
+
+def _ended(run: Run, allocation: Allocation, record: RunRecord | None, target: Decimal) -> Run:
+    progress = record.progress if record else Progress()
+    final = progress.final
+    update: dict[str, object] = {"allocation": allocation.id, "val_loss": None}
+    if final is not None:
+        update |= {"train_time": seconds_text(final.train_time_ms), "train_time_ms": final.train_time_ms}
+    if final is not None and final.val_loss is not None:
+        reached = final.val_loss <= target
+        by = abs(final.val_loss - target)
+        update |= {
+            "phase": Phase.SUCCEEDED if reached else Phase.MISSED,
+            "val_loss": float(final.val_loss),
+            "reason": (Reason.TARGET_REACHED if reached else Reason.TARGET_MISSED).value,
+            "message": f"val_loss {final.text}: target {target} {'reached' if reached else f'missed by {by}'}",
+            "counted": True,
+        }
+    elif final is not None or progress.diverged_step is not None:
+        update |= {
+            "phase": Phase.MISSED,
+            "reason": Reason.DIVERGED.value,
+            "message": f"the validation loss was no number at step {progress.diverged_step}",
+            "counted": True,
+        }
+    else:
+        update |= {"phase": Phase.FAILED, "train_time": None, "train_time_ms": None, "counted": False}
+        update |= _failure(allocation, record)
+    return run.model_copy(update=update)
+
+
+def _failure(allocation: Allocation, record: RunRecord | None) -> dict[str, object]:
+    stage = record.stage if record else None
+    where = f"stage {stage.name}" if stage else "the job"
+    code = record.exit_code if record else None
+    if allocation.reason not in (None, Reason.COMPLETED.value, Reason.JOB_FAILED.value):
+        said = allocation.message or allocation.reason
+        return {"reason": allocation.reason, "message": f"{said}; it was in {where}" if stage else said}
+    if code not in (0, None) or allocation.reason == Reason.JOB_FAILED.value:
+        exit_text = f"exit code {code}" if code is not None else allocation.message or "an error"
+        return {"reason": Reason.JOB_FAILED.value, "message": f"{where} ended with {exit_text}; the log says why"}
+    return {
+        "reason": Reason.NO_RESULT.value,
+        "message": "the log ends without a validation at the last step, so there is no result",
+    }

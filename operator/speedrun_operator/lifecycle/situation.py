@@ -1,0 +1,68 @@
+"""What a decision looks at, and what comes out of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from speedrun_operator.api.resource import Resource
+from speedrun_operator.api.status import Status
+from speedrun_operator.lifecycle.observation import Observed, Outcome, Unknown
+from speedrun_operator.planning import Refusal, RunPlan
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Why nothing can be submitted for now; heals without an edit."""
+
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """Bounds of the state machine. `lost_after`: a job that no witness knows for so long is lost."""
+
+    lost_after: timedelta = timedelta(seconds=300)
+    most_lost: int = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """A resource, and what is known of it now. An allocation missing from `observed` was not asked about."""
+
+    resource: Resource
+    plan: RunPlan | Refusal | None
+    now: datetime
+    cluster: str = ""
+    waiting: Waiting | None = None
+    observed: Mapping[int, Observed] = field(default_factory=dict)
+    outcomes: Mapping[int, Outcome] = field(default_factory=dict)
+    unanswered: Unknown | None = None
+    policy: Policy = Policy()
+
+
+@dataclass(frozen=True, slots=True)
+class Submit:
+    """Submit this allocation, whose name is in the status already written."""
+
+    allocation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """A Kubernetes event to post once the status is written."""
+
+    warning: bool
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The next status, the submissions to make, the events to post."""
+
+    status: Status
+    submit: tuple[Submit, ...] = ()
+    notices: tuple[Notice, ...] = ()

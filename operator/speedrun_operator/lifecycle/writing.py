@@ -1,0 +1,27 @@
+"""Which changes of status are written at once, and which may wait for the second poll."""
+
+from __future__ import annotations
+
+from speedrun_operator.api.status import Status
+
+# Numbers that move with every step of a live run.
+_QUIET = (
+    "step",
+    "total_steps",
+    "step_avg",
+    "progress_percentage",
+    "estimated_remaining_seconds",
+    "train_time",
+    "train_time_ms",
+    "clock",
+)
+
+
+def is_urgent(old: Status, new: Status) -> bool:
+    """Whether more than a live run's running numbers changed: a phase, a loss, a condition, an allocation."""
+    return _still(old) != _still(new)
+
+
+def _still(status: Status) -> Status:
+    runs = tuple(run.model_copy(update={"train_time": None, "train_time_ms": None}) for run in status.runs)
+    return status.model_copy(update={**dict.fromkeys(_QUIET), "runs": runs})

@@ -1,0 +1,165 @@
+"""spec + recipe + site facts → RunPlan. Pure.
+
+A plan is everything that a backend needs to render a job, resolved and checked: no default is looked up later. What
+cannot be planned is a Refusal, which names the field and says what to change.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+
+from speedrun_operator.api.phases import Reason
+from speedrun_operator.api.spec import SlurmOptions, Spec
+from speedrun_operator.api.status import PlanSummary
+from speedrun_operator.recipes.recipe import Container, Recipe, Step
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why a spec cannot be planned. Only another spec heals it."""
+
+    reason: Reason
+    message: str
+
+
+@dataclass(frozen=True)
+class Site:
+    """What the operator's settings say of the cluster.
+
+    `gpu_partition` is the partition of GPU jobs that name none; `{gpu}` in it becomes the GPU type in lower case, as
+    SUNK names its partitions (compute-h100). Empty leaves the choice to Slurm.
+    """
+
+    gpu_partition: str = ""
+    partition: str = ""
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """One allocation's work, resolved. `time_limit_minutes` is wall time; memory is in MiB."""
+
+    recipe: str
+    metric: str
+    target: Decimal
+    log_format: str
+    gpu_type: str | None
+    gpu_count: int
+    exclusive: bool
+    cpus: int
+    memory_mib: int
+    time_limit_minutes: int
+    partition: str
+    slurm: SlurmOptions
+    repository: str | None
+    commit: str | None
+    package: str | None
+    cached_paths: tuple[str, ...]
+    container: Container | None
+    environment: tuple[tuple[str, str], ...]
+    parameters: tuple[tuple[str, str], ...]
+    steps: tuple[Step, ...]
+    runs: int = 1
+
+    def summary(self) -> PlanSummary:
+        return PlanSummary(
+            recipe=self.recipe,
+            commit=self.commit,
+            metric=self.metric,
+            target=float(self.target),
+            gpu_type=self.gpu_type,
+            gpu_count=self.gpu_count,
+            time_limit_seconds=self.time_limit_minutes * 60,
+            partition=self.partition or None,
+            parameters=dict(self.parameters),
+        )
+
+
+def plan(spec: Spec, recipes: Mapping[str, Recipe], site: Site) -> RunPlan | Refusal:
+    """Resolve `spec` against its recipe."""
+    recipe = recipes.get(spec.recipe.name)
+    if recipe is None:
+        known = ", ".join(sorted(recipes))
+        return Refusal(
+            Reason.UNKNOWN_RECIPE, f"spec.recipe.name: no recipe is called {spec.recipe.name!r}; there are: {known}"
+        )
+    parameters = _parameters(spec, recipe)
+    if isinstance(parameters, Refusal):
+        return parameters
+    gpus = _gpus(spec, recipe)
+    if isinstance(gpus, Refusal):
+        return gpus
+    gpu_type, gpu_count = gpus
+    seconds = spec.time_limit_seconds or recipe.start_up_seconds + recipe.run_seconds
+    return RunPlan(
+        recipe=recipe.name,
+        metric=recipe.metric,
+        target=spec.target if spec.target is not None else recipe.target,
+        log_format=recipe.log_format,
+        gpu_type=gpu_type,
+        gpu_count=gpu_count,
+        exclusive=recipe.exclusive,
+        cpus=recipe.cpus,
+        memory_mib=recipe.memory_mib,
+        time_limit_minutes=math.ceil(seconds / 60),
+        partition=_partition(spec, site, gpu_type, gpu_count),
+        slurm=spec.slurm,
+        repository=recipe.repository,
+        commit=recipe.revision,
+        package=recipe.package,
+        cached_paths=recipe.cached_paths,
+        container=recipe.container,
+        environment=tuple(sorted(recipe.environment.items())),
+        parameters=parameters,
+        steps=recipe.steps,
+    )
+
+
+def _parameters(spec: Spec, recipe: Recipe) -> tuple[tuple[str, str], ...] | Refusal:
+    for name in spec.recipe.parameters:
+        if name not in recipe.parameters:
+            known = ", ".join(sorted(recipe.parameters)) or "none"
+            return Refusal(
+                Reason.INVALID_PARAMETER,
+                f"spec.recipe.parameters.{name}: recipe {recipe.name} has no such parameter; it has: {known}",
+            )
+    resolved = []
+    for name, parameter in recipe.parameters.items():
+        value = spec.recipe.parameters.get(name, parameter.default)
+        try:
+            resolved.append((name, parameter.check(value)))
+        except ValueError as error:
+            return Refusal(Reason.INVALID_PARAMETER, f"spec.recipe.parameters.{name}: {error}, not {value!r}")
+    return tuple(resolved)
+
+
+def _gpus(spec: Spec, recipe: Recipe) -> tuple[str | None, int] | Refusal:
+    needs = recipe.gpus
+    count = spec.gpus.count if spec.gpus and spec.gpus.count is not None else needs.counts[0]
+    if count not in needs.counts:
+        fits = ", ".join(map(str, sorted(needs.counts)))
+        return Refusal(
+            Reason.UNSUPPORTED_HARDWARE, f"spec.gpus.count: recipe {recipe.name} runs on {fits} GPUs, not on {count}"
+        )
+    wanted = spec.gpus.type if spec.gpus and spec.gpus.type else None
+    if count == 0 and wanted is None:
+        return None, 0
+    if not needs.types:
+        return wanted, count
+    if wanted is None:
+        return needs.types[0], count
+    for known in needs.types:
+        if known.lower() == wanted.lower():
+            return known, count
+    fits = ", ".join(needs.types)
+    return Refusal(Reason.UNSUPPORTED_HARDWARE, f"spec.gpus.type: recipe {recipe.name} runs on {fits}, not on {wanted}")
+
+
+def _partition(spec: Spec, site: Site, gpu_type: str | None, gpu_count: int) -> str:
+    if spec.slurm.partition:
+        return spec.slurm.partition
+    if gpu_count and site.gpu_partition and (gpu_type or "{gpu}" not in site.gpu_partition):
+        return site.gpu_partition.replace("{gpu}", (gpu_type or "").lower())
+    return site.partition

@@ -1,0 +1,92 @@
+"""The log of one allocation, added up: its runs, each with its stages and its training progress.
+
+An allocation's job runs one training run after another into one log. Markers of the job script say which run the
+lines belong to and when a stage began and ended; everything between goes to that run's `Progress`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from speedrun_operator.progress.fold import Progress, fold
+from speedrun_operator.progress.records import Record
+from speedrun_operator.progress.stages import Marker
+
+MOST_RUNS = 256
+MOST_STAGES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class StageRecord:
+    """One stage of a run. Times are milliseconds since the epoch, by the node's clock; None: not said (yet)."""
+
+    name: str
+    began_ms: int | None = None
+    ended_ms: int | None = None
+    exit_code: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """One run inside the allocation. `exit_code` is there once the job script said that the run ended."""
+
+    index: int
+    stages: tuple[StageRecord, ...] = ()
+    progress: Progress = field(default_factory=Progress)
+    exit_code: int | None = None
+
+    @property
+    def stage(self) -> StageRecord | None:
+        """The stage that it is in, or was in last."""
+        return self.stages[-1] if self.stages else None
+
+
+@dataclass(frozen=True, slots=True)
+class AllocationProgress:
+    """What an allocation's log says so far. `exit_code` is there once the job script wrote its last line."""
+
+    runs: tuple[RunRecord, ...] = ()
+    exit_code: int | None = None
+
+    def run(self, index: int) -> RunRecord | None:
+        return next((each for each in self.runs if each.index == index), None)
+
+
+def add(allocation: AllocationProgress, record: Record) -> AllocationProgress:
+    """`allocation` with one more record of its log. Records before the first run's marker belong to no run."""
+    if isinstance(record, Marker):
+        return _after_marker(allocation, record)
+    if not allocation.runs:
+        return allocation
+    last = allocation.runs[-1]
+    return replace(allocation, runs=(*allocation.runs[:-1], replace(last, progress=fold(last.progress, record))))
+
+
+def _after_marker(allocation: AllocationProgress, marker: Marker) -> AllocationProgress:
+    if "attempt" in marker.words:
+        return AllocationProgress()
+    if "job" in marker.words and "end" in marker.words:
+        return replace(allocation, exit_code=marker.integer("exit"))
+    index = marker.integer("run")
+    if index is None or not 0 <= index < MOST_RUNS:
+        return allocation
+    run = allocation.run(index) or RunRecord(index)
+    others = tuple(each for each in allocation.runs if each.index != index)
+    stage = marker.text("stage")
+    if stage is not None:
+        run = _after_stage(run, stage, marker)
+    elif "begin" in marker.words:
+        run = RunRecord(index)
+    elif "end" in marker.words:
+        run = replace(run, exit_code=marker.integer("exit"))
+    return replace(allocation, runs=(*others, run))
+
+
+def _after_stage(run: RunRecord, name: str, marker: Marker) -> RunRecord:
+    time = marker.milliseconds("time")
+    if "begin" in marker.words:
+        return replace(run, stages=(*run.stages, StageRecord(name, began_ms=time))[-MOST_STAGES:])
+    if "end" in marker.words and run.stages and run.stages[-1].name == name:
+        ended = replace(run.stages[-1], ended_ms=time, exit_code=marker.integer("exit"))
+        return replace(run, stages=(*run.stages[:-1], ended))
+    return run

@@ -1,0 +1,124 @@
+"""The form of a recipe, and the recipes that ship.
+
+A recipe is trusted data of this package. What a user gives (parameters) reaches its steps only as environment
+variables, `PARAM_<NAME>`, never as text in a script.
+"""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+from enum import StrEnum
+from functools import cache
+from importlib import resources
+from typing import Annotated, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic.alias_generators import to_camel
+
+
+class RecipeModel(BaseModel):
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, frozen=True, extra="forbid")
+
+
+class Stage(StrEnum):
+    """What a step is for; the phase and the clock follow it."""
+
+    IMAGE = "image"
+    CODE = "code"
+    DATA = "data"
+    TRAIN = "train"
+
+
+class Parameter(RecipeModel):
+    """A parameter that a user may set. Strings must match `pattern` as a whole."""
+
+    type: Literal["integer", "string"]
+    default: int | str
+    description: str
+    minimum: int = 0
+    maximum: int = 2**31 - 1
+    pattern: str = r"[A-Za-z0-9_.-]*"
+
+    def check(self, value: int | str) -> str:
+        """The value as text for the environment; ValueError (what is wrong) if it does not fit."""
+        if self.type == "integer":
+            if isinstance(value, str) and not re.fullmatch(r"-?[0-9]{1,18}", value):
+                raise ValueError("must be a whole number")
+            if not self.minimum <= int(value) <= self.maximum:
+                raise ValueError(f"must be from {self.minimum} to {self.maximum}")
+            return str(int(value))
+        text = str(value)
+        if not re.fullmatch(self.pattern, text):
+            raise ValueError(f"must match {self.pattern}")
+        return text
+
+
+class GpuNeeds(RecipeModel):
+    """Hardware a recipe runs on. The first count is the default; no types means any."""
+
+    types: tuple[str, ...] = ()
+    counts: tuple[int, ...] = Field(min_length=1)
+
+
+class Container(RecipeModel):
+    """The container that steps with `container: true` run in, built once from a base image."""
+
+    base_image: str
+    build: str
+    probe: str = Field(description="A command that fails in a half-built image.")
+
+
+class Step(RecipeModel):
+    """One command of a run, as bash text."""
+
+    name: str
+    stage: Stage
+    run: str
+    container: bool = False
+
+
+class Recipe(RecipeModel):
+    """A speedrun as data. Seconds are wall time on the recipe's own hardware."""
+
+    name: str
+    about: str
+    metric: str = "val_loss"
+    target: Annotated[Decimal, Field(gt=0)]
+    log_format: Literal["modded-nanogpt"]
+    gpus: GpuNeeds
+    exclusive: bool = False
+    cpus: int = Field(default=1, ge=1)
+    memory_mib: int = Field(default=512, ge=1)
+    start_up_seconds: int = Field(ge=0)
+    run_seconds: int = Field(ge=1)
+    repository: str | None = None
+    revision: str | None = None
+    package: str | None = Field(default=None, description="A Python package of ours that goes with the job.")
+    cached_paths: tuple[str, ...] = Field(default=(), description="Paths in the code that live in the shared cache.")
+    container: Container | None = None
+    environment: dict[str, str] = Field(default_factory=dict)
+    parameters: dict[str, Parameter] = Field(default_factory=dict)
+    steps: tuple[Step, ...] = Field(min_length=1)
+
+
+class RecipeError(Exception):
+    """A shipped recipe cannot be read: a fault of the installation, with the file and the field."""
+
+
+@cache
+def shipped() -> dict[str, Recipe]:
+    """The recipes in this package by name, in the order of their names."""
+    found: dict[str, Recipe] = {}
+    for file in sorted(resources.files(__package__).iterdir(), key=lambda each: each.name):
+        if not file.name.endswith(".yaml"):
+            continue
+        try:
+            recipe = Recipe.model_validate(yaml.safe_load(file.read_text()))
+        except (yaml.YAMLError, ValidationError) as error:
+            raise RecipeError(f"recipe {file.name}: {error}") from error
+        if file.name != f"{recipe.name}.yaml":
+            raise RecipeError(f"recipe {file.name} calls itself {recipe.name!r}")
+        found[recipe.name] = recipe
+    return found

@@ -1,0 +1,192 @@
+"""`speedrun-operator run`: puts the parts together, and takes them apart on SIGTERM.
+
+Main thread: the engine's loop. Beside it: Kopf's thread, and the thread of /healthz.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import sys
+from collections.abc import Coroutine
+from datetime import timedelta
+
+from pythonjsonlogger.json import JsonFormatter
+
+from speedrun_operator import __version__, resync
+from speedrun_operator.api.names import GROUP, VERSION, cluster8
+from speedrun_operator.api.phases import Reason
+from speedrun_operator.backends.slurm.backend import SlurmBackend, SlurmSite
+from speedrun_operator.handlers import Access, EngineLink, Watcher
+from speedrun_operator.health import HealthServer
+from speedrun_operator.kube.access import AccessError, load
+from speedrun_operator.kube.client import Kube, NotFound, Refused, Unavailable
+from speedrun_operator.lifecycle.situation import Policy, Waiting
+from speedrun_operator.login import Login, LoginTarget
+from speedrun_operator.planning import Site
+from speedrun_operator.recipes.recipe import shipped
+from speedrun_operator.reconcile import Engine, Setup
+from speedrun_operator.settings import Settings
+
+logger = logging.getLogger("speedrun_operator")
+CONFIGURATION_FAULT = 78  # EX_CONFIG of sysexits.h
+STOP_SECONDS = 15.0
+API_RETRY_SECONDS = 5.0
+
+
+async def run(settings: Settings) -> int:
+    """Run until SIGTERM or SIGINT; the exit code. Only a fault of configuration ends it by itself."""
+    configure_logging(settings)
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    try:
+        kube = Kube(await load(settings.kubeconfig, settings.context))
+    except AccessError as error:
+        logger.error("%s", error)
+        return CONFIGURATION_FAULT
+    try:
+        cluster = await _until(stop, _cluster(kube, settings))
+        if cluster is None:
+            return 0
+        return await _serve(settings, kube, cluster, stop)
+    except Refused as error:
+        logger.error("the API server refuses what the operator needs: %s; `speedrun-operator check` says more", error)
+        return CONFIGURATION_FAULT
+    finally:
+        await kube.close()
+
+
+async def _cluster(kube: Kube, settings: Settings) -> str:
+    """cluster8, once the API server answers and serves our resource. Raises Refused."""
+    while True:
+        try:
+            try:
+                await kube.request("GET", f"/apis/{GROUP}/{VERSION}")
+            except NotFound:
+                logger.error("the CRD is not installed; `speedrun-operator crd | kubectl apply -f -` does it")
+            else:
+                return cluster8(settings.cluster_id or await kube.cluster_uid())
+        except Unavailable as error:
+            logger.warning("%s; tried again in %.0f s", error, API_RETRY_SECONDS)
+        await asyncio.sleep(API_RETRY_SECONDS)
+
+
+async def _serve(settings: Settings, kube: Kube, cluster: str, stop: asyncio.Event) -> int:
+    backend = slurm_backend(settings, cluster)
+    engine = Engine(kube=kube, backend=backend, setup=_setup(settings, cluster))
+    health: HealthServer | None = None
+    if settings.health_address:
+        try:
+            health = HealthServer(settings.health_address, lambda: engine.ticked)
+        except OSError as error:
+            logger.error("health_address %s: %s", settings.health_address, error)
+            return CONFIGURATION_FAULT
+        health.start()
+    watcher = Watcher(
+        EngineLink(engine, asyncio.get_running_loop()),
+        Access(settings.kubeconfig, settings.context),
+        settings.watch.namespaces,
+    )
+    tasks = [
+        asyncio.create_task(engine.run(), name="engine"),
+        asyncio.create_task(
+            resync.run(kube, engine, settings.watch.namespaces, settings.watch.resync_seconds), name="resync"
+        ),
+    ]
+    watcher.start()
+    logger.info("speedrun-operator %s runs for cluster %s", __version__, cluster)
+    try:
+        ended = asyncio.create_task(stop.wait())
+        done, _ = await asyncio.wait([ended, *tasks], return_when=asyncio.FIRST_COMPLETED)
+        for task in done - {ended}:
+            logger.error("%s ended unexpectedly", task.get_name(), exc_info=task.exception())
+        return 0 if ended in done else 1
+    finally:
+        logger.info("stopping")
+        await asyncio.to_thread(watcher.stop, STOP_SECONDS)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if backend is not None:
+            await backend.close()
+        if health is not None:
+            health.stop()
+
+
+def slurm_login(settings: Settings) -> Login:
+    """The connection that the settings name. ValueError where they are not whole."""
+    login = settings.login
+    if login.key_file is None or login.known_hosts_file is None:
+        raise ValueError(f"login is not configured: set {', '.join(login.missing)}")
+    return Login(
+        LoginTarget(
+            host=login.host,
+            port=login.port,
+            user=login.user,
+            key=login.key_file,
+            known_hosts=login.known_hosts_file,
+            connect_timeout=login.connect_timeout_seconds,
+        )
+    )
+
+
+def slurm_backend(settings: Settings, cluster: str) -> SlurmBackend | None:
+    """The backend Slurm, or None where the login is not configured."""
+    if settings.login.missing:
+        return None
+    return SlurmBackend(slurm_login(settings), SlurmSite(settings.slurm.root, settings.slurm.python), cluster)
+
+
+def _setup(settings: Settings, cluster: str) -> Setup:
+    waiting = None
+    if missing := settings.login.missing:
+        waiting = Waiting(
+            Reason.LOGIN_NOT_CONFIGURED.value,
+            f"the operator does not know the login service: set {', '.join(missing)} and start it again",
+        )
+    return Setup(
+        cluster=cluster,
+        recipes=shipped(),
+        site=Site(gpu_partition=settings.slurm.gpu_partition, partition=settings.slurm.partition),
+        policy=Policy(lost_after=timedelta(seconds=settings.slurm.lost_after_seconds)),
+        poll_seconds=settings.slurm.poll_seconds,
+        release_seconds=settings.slurm.release_seconds,
+        waiting=waiting,
+    )
+
+
+async def _until(stop: asyncio.Event, work: Coroutine[None, None, str]) -> str | None:
+    """What `work` gives, or None if `stop` comes first."""
+    task, ended = asyncio.create_task(work), asyncio.create_task(stop.wait())
+    await asyncio.wait([task, ended], return_when=asyncio.FIRST_COMPLETED)
+    ended.cancel()
+    if task.done():
+        return task.result()
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+    return None
+
+
+def configure_logging(settings: Settings) -> None:
+    """One line a record on stderr, JSON unless `log_format` is text."""
+    handler = logging.StreamHandler(sys.stderr)
+    if settings.log_format == "json":
+        handler.setFormatter(
+            JsonFormatter(
+                "{asctime}{levelname}{name}{message}",
+                style="{",
+                rename_fields={"asctime": "time", "levelname": "level"},
+            )
+        )
+    else:
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(message)s"))
+    root = logging.getLogger()
+    root.handlers = [handler]
+    root.setLevel(settings.log_level.upper())
+    for chatty in ("asyncssh", "kopf", "aiohttp", "asyncio"):
+        logging.getLogger(chatty).setLevel("WARNING")

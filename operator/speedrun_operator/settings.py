@@ -1,0 +1,163 @@
+"""Settings of the operator: flags, environment (SPEEDRUN_…, nested by two underscores) and a YAML file, in this order.
+
+`speedrun-operator run --login.host=... ` is `SPEEDRUN_LOGIN__HOST=...` is `login: {host: ...}` in the file that
+`--config` or SPEEDRUN_CONFIG names.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, field_validator
+from pydantic_settings import (
+    BaseSettings,
+    CliSettingsSource,
+    EnvSettingsSource,
+    InitSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    SettingsError,
+)
+
+SHARED_PATH = r"^(~|~/|/)[A-Za-z0-9_./@+ -]*$"
+
+
+class Group(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class LoginSettings(Group):
+    """The SUNK login service, reached by SSH. Without a host, Speedruns stay Pending."""
+
+    host: str = Field(default="", description="Host name or address of the login service or the SSH gateway.")
+    port: Annotated[int, Field(gt=0, lt=65536)] = Field(default=22, description="Its SSH port.")
+    user: str = Field(default="", description="Login name; on Andromeda <cluster-id>.<username>.")
+    key_file: Path | None = Field(default=None, description="File with the private key, without a passphrase.")
+    known_hosts_file: Path | None = Field(default=None, description="File with the host keys to accept.")
+    connect_timeout_seconds: Annotated[float, Field(gt=0)] = Field(
+        default=200, description="For a connection; a per-user login pod may take three minutes to start."
+    )
+
+    @property
+    def missing(self) -> list[str]:
+        """Names of settings without which nothing can be reached."""
+        given = {
+            "login.host": self.host,
+            "login.user": self.user,
+            "login.key_file": self.key_file,
+            "login.known_hosts_file": self.known_hosts_file,
+        }
+        return [name for name, value in given.items() if not value]
+
+
+class SlurmSettings(Group):
+    """How jobs are laid out on the cluster."""
+
+    root: Annotated[str, StringConstraints(pattern=SHARED_PATH)] = Field(
+        default="~/speedruns", description="Directory for ledgers and caches on the shared file system."
+    )
+    python: Annotated[str, StringConstraints(pattern=SHARED_PATH.replace("^(", "^(python3$|"))] = Field(
+        default="python3", description="Python on the nodes, with torch, for recipes that run our trainer."
+    )
+    gpu_partition: str = Field(
+        default="compute-{gpu}",
+        description="Partition of GPU jobs that name none; {gpu} is the GPU type in lower case. Empty: partition.",
+    )
+    partition: str = Field(default="", description="Partition of jobs that name none. Empty: Slurm's default.")
+    poll_seconds: Annotated[float, Field(ge=1)] = Field(default=10, description="Period of the polls.")
+    lost_after_seconds: Annotated[float, Field(ge=60)] = Field(
+        default=300, description="A job that no witness knows for so long is lost."
+    )
+    release_seconds: Annotated[float, Field(ge=1)] = Field(
+        default=120, description="A deletion waits at most so long for its jobs to be cancelled."
+    )
+
+
+class WatchSettings(Group):
+    """Which Speedruns."""
+
+    namespaces: list[str] = Field(default_factory=list, description="Namespaces to watch. Empty: all of them.")
+    resync_seconds: Annotated[float, Field(ge=10)] = Field(default=180, description="Period of full re-lists.")
+
+
+class Settings(BaseSettings):
+    """All settings of `speedrun-operator run` and `check`."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="SPEEDRUN_",
+        env_nested_delimiter="__",
+        extra="forbid",
+        frozen=True,
+        nested_model_default_partial_update=True,
+    )
+
+    kubeconfig: str | None = Field(default=None, description="Kubeconfig to use instead of the pod's service account.")
+    context: str | None = Field(default=None, description="Context of the kubeconfig.")
+    cluster_id: str | None = Field(
+        default=None, description="Tells this cluster's jobs from others'. Absent: the kube-system namespace's UID."
+    )
+    login: LoginSettings = Field(default_factory=LoginSettings)
+    slurm: SlurmSettings = Field(default_factory=SlurmSettings)
+    watch: WatchSettings = Field(default_factory=WatchSettings)
+    health_address: str = Field(default="127.0.0.1:8080", description="host:port of /healthz; empty: none.")
+    log_format: Literal["json", "text"] = Field(default="json", description="Form of the operator's own log.")
+    log_level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="Least level logged.")
+
+    @field_validator("health_address")
+    @classmethod
+    def _address(cls, value: str) -> str:
+        host, _, port = value.rpartition(":")
+        if value and not (host and port.isdecimal() and int(port) < 65536):
+            raise ValueError("must be host:port")
+        return value
+
+
+class SettingsFault(Exception):
+    """Settings that cannot be used: each fault with its name and what it should be."""
+
+
+def load(arguments: Sequence[str], config: str | None, prog: str) -> Settings:
+    """Settings from flags, then the environment, then the file. `--help` in `arguments` prints them all and exits.
+
+    Raises SettingsFault.
+    """
+    path = config or os.environ.get("SPEEDRUN_CONFIG")
+    file: dict[str, Any] = {}
+    if path:
+        try:
+            file = yaml.safe_load(Path(path).read_text()) or {}
+        except (OSError, yaml.YAMLError) as error:
+            raise SettingsFault(f"settings file {path}: {error}") from error
+        if not isinstance(file, dict):
+            raise SettingsFault(f"settings file {path}: must be a mapping of setting to value")
+
+    class Layered(Settings):
+        @classmethod
+        def settings_customise_sources(
+            cls,
+            settings_cls: type[BaseSettings],
+            init_settings: PydanticBaseSettingsSource,
+            env_settings: PydanticBaseSettingsSource,
+            dotenv_settings: PydanticBaseSettingsSource,
+            file_secret_settings: PydanticBaseSettingsSource,
+        ) -> tuple[PydanticBaseSettingsSource, ...]:
+            flags: CliSettingsSource[Any] = CliSettingsSource(
+                settings_cls,
+                cli_parse_args=list(arguments),
+                cli_prog_name=prog,
+                cli_kebab_case=True,
+                cli_hide_none_type=True,
+            )
+            return flags, EnvSettingsSource(settings_cls), InitSettingsSource(settings_cls, init_kwargs=file)
+
+    try:
+        return Layered()
+    except ValidationError as invalid:
+        faults = [f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in invalid.errors(include_url=False)]
+        raise SettingsFault("; ".join(faults)) from invalid
+    except SettingsError as error:
+        raise SettingsFault(str(error)) from error
