@@ -1,0 +1,85 @@
+"""The run as processes: alone and under torchrun, stopped, failing, and the whole smoke run."""
+
+import re
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import Processes, wait_until
+
+from speedrun_trainer.data import open_shard, shard_bytes
+
+ALONE = [sys.executable, "-m", "speedrun_trainer.train"]
+SHORT = ["--val-tokens", "8192", "--val-every", "0"]
+TARGET = 2.0188
+
+
+def torchrun(processes: int) -> list[str]:
+    alone_here = ["--standalone", "--local-addr=127.0.0.1", f"--nproc_per_node={processes}"]
+    return [sys.executable, "-m", "torch.distributed.run", *alone_here, "-m", "speedrun_trainer.train"]
+
+
+def val_loss(out: str, step: int) -> float:
+    found = re.findall(rf"^step:{step}/\d+ val_loss:(\S+) ", out, flags=re.MULTILINE)
+    assert len(found) == 1, out
+    return float(found[0])
+
+
+def test_two_processes_train_as_one(smoke_data: Path, processes: Processes) -> None:
+    options = ["--data", str(smoke_data), *SHORT, "--steps", "20"]
+    code, out, err = processes.run([*torchrun(2), *options])
+    assert code == 0, err
+    assert "Running on the CPU with world_size 2 and 1 threads a process\n" in out
+    assert out.count("Resetting Model\n") == 1, "only rank 0 prints"
+    _, alone, _ = processes.run([*ALONE, *options])
+    assert val_loss(out, 20) == pytest.approx(val_loss(alone, 20), abs=3e-4)
+
+
+@pytest.mark.parametrize(("command", "expected"), [(ALONE, {143}), (torchrun(2), {1, 143})], ids=["alone", "torchrun"])
+def test_sigterm_ends_the_run_without_a_result(
+    smoke_data: Path, processes: Processes, command: list[str], expected: set[int]
+) -> None:
+    process, out, err = processes.start([*command, "--data", str(smoke_data), "--val-every", "0"])
+    wait_until(lambda: "\nstep:5/500 " in out.read_text(), "the fifth step")
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=20) in expected
+    assert "terminated by SIGTERM: the run ends here, without a result\n" in err.read_text()
+    assert "val_loss" not in out.read_text()
+
+
+def test_torchrun_tells_the_exit_code_of_a_diverged_run(smoke_data: Path, processes: Processes) -> None:
+    code, out, err = processes.run([*torchrun(2), "--data", str(smoke_data), *SHORT, "--learning-rate", "1e30"])
+    assert code == 1
+    assert re.search(r"^step:\d+/500 val_loss:nan ", out, flags=re.MULTILINE)
+    assert re.search(r"^the loss is not a number after step \d+: lower --learning-rate$", err, flags=re.MULTILINE)
+    assert re.search(r"Root Cause.*exitcode  : 3 ", err, flags=re.DOTALL)
+
+
+def test_a_fault_that_one_rank_meets_ends_all(small_data: Path, processes: Processes) -> None:
+    """The second half of a batch belongs to rank 1, so it alone finds the token that does not belong there."""
+    path = small_data / "markov_train_000001.bin"
+    tokens = open_shard(path).copy()
+    tokens[2000] = 999
+    path.write_bytes(shard_bytes(tokens))
+    options = ["--data", str(small_data), "--val-tokens", "2048", "--steps", "4"]
+    code, out, err = processes.run([*torchrun(2), *options])
+    assert code == 1
+    assert f"speedrun_trainer.train: {path}: holds token id 999, but the vocabulary has 16 ids\n" in err
+    assert re.search(r"exitcode  : 4 ", err)
+    assert "step:" not in out
+
+
+def test_smoke_run_reaches_its_target(smoke_data: Path, processes: Processes) -> None:
+    """What the recipe runs, whole: result, target, and the memory of both processes."""
+    process, out, err = processes.start([*torchrun(1), "--data", str(smoke_data)])
+    wait_until(lambda: "\nstep:5/500 " in out.read_text(), "the fifth step")
+    launcher = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{process.pid}/status").read_text())
+    assert process.wait(timeout=120) == 0, err.read_text()
+    lines = out.read_text()
+    assert f" = target:{TARGET} nats\n" in lines
+    assert val_loss(lines, 0) > 2.7 > TARGET
+    assert val_loss(lines, 500) <= TARGET
+    trainer = re.search(r"^peak memory allocated: (\d+) MiB", lines, flags=re.MULTILINE)
+    assert launcher and trainer
+    assert int(launcher[1]) / 1024 + int(trainer[1]) < 1536, "the job stays under 1.5 GiB"

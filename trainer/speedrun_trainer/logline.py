@@ -1,0 +1,43 @@
+"""The lines of the log, in the forms of modded-nanogpt's: whoever watches the run reads these and nothing else.
+
+Formats only. Times are in milliseconds of the training clock, losses in nats a token, memory in bytes. The forms are
+fixed by golden lines that the tests of the trainer and of its readers share.
+"""
+
+SEPARATOR = "=" * 100
+RESETTING = "Resetting Model"
+
+
+def environment(*, python: str, torch: str, cuda: str | None, triton: str | None) -> list[str]:
+    """Versions; `cuda` is None in a torch built without it, `triton` where it is not installed."""
+    lines = [f"Running Python {python}", f"Running PyTorch {torch} compiled for CUDA {cuda}"]
+    return lines if triton is None else [*lines, f"Running Triton version {triton}"]
+
+
+def processes(world: int, *, threads: int) -> str:
+    return f"Running on the CPU with world_size {world} and {threads} threads a process"
+
+
+def entropy(bound: float, *, source: str, margin: float) -> str:
+    """Where the target comes from, for a source of known entropy."""
+    return f"entropy:{bound:.4f} nats ({source}) + margin:{margin:.4f} nats = target:{bound + margin:.4f} nats"
+
+
+def compiling(how: str) -> str:
+    return f"Compiling model and warming up ({how})"
+
+
+def training(step: int, steps: int, *, train_time: float) -> str:
+    return f"step:{step}/{steps} {_times(step, train_time)}"
+
+
+def validation(step: int, steps: int, *, val_loss: float, train_time: float) -> str:
+    return f"step:{step}/{steps} val_loss:{val_loss:.4f} {_times(step, train_time)}"
+
+
+def peak_memory(*, allocated: int, reserved: int) -> str:
+    return f"peak memory allocated: {allocated >> 20} MiB reserved: {reserved >> 20} MiB"
+
+
+def _times(step: int, train_time: float) -> str:
+    return f"train_time:{train_time:.0f}ms step_avg:{train_time / max(step, 1):.2f}ms"
