@@ -8,6 +8,7 @@ has long gone. `result` is the answer, `closed` the channel.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,7 +71,10 @@ class CommandSession(asyncssh.SSHClientSession[bytes]):
 
     def session_started(self) -> None:
         # An abandoned request is never sent, so that its caller's NotRun is true.
-        if self._channel is not None and not self._abandoned:
+        if self._channel is None or self._abandoned:
+            return
+        # The server may have closed the channel already, its goodbye behind its consent: connection_lost says how.
+        with contextlib.suppress(BrokenPipeError):
             self._channel.write(self._request.payload)
             self._channel.write_eof()
 

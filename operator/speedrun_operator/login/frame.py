@@ -15,8 +15,8 @@ Noise is what shell start-up files, banners and processes left behind print. Why
 
 * The constant is one line of single-quoted text without `!`, backslash-quote or newline, which sh, bash, zsh, csh,
   tcsh and fish hand to bash alike. `-p` keeps BASH_ENV and exported functions of the account out.
-* A script is evaluated only when all LENGTH bytes have come: a connection that dies on the way runs nothing, not
-  the first half. No opening mark in a finished answer therefore proves that the script did not run.
+* `read -N` fails unless all LENGTH bytes come, and then nothing is evaluated: a connection that dies on the way runs
+  nothing, not the first half. No opening mark in a finished answer therefore proves that the script did not run.
 * If a start-up file eats the header, or a forced command feeds our input to a plain shell, the first line is a
   stranger or ends that shell: again nothing runs.
 * The script runs in a subshell: `exit`, `exec`, `set -e` and closed descriptors leave the closing mark alone, and
@@ -31,11 +31,15 @@ import secrets
 from dataclasses import dataclass, field
 
 TAG = "speedrun-login-1"
+NONCE_BYTES = 16
+# One pattern for every nonce: a pattern a command would fill re's cache with what is never used again.
+CLOSING = re.compile(rb"SRE-([0-9a-f]{%d})-(\d{3})\n" % (2 * NONCE_BYTES))
+CLOSING_LENGTH = len("SRE--000\n") + 2 * NONCE_BYTES
 NOISE_KEPT = 512  # bytes of what came before the opening mark, for error messages
 
 BOOTSTRAP = (
     f'IFS=" " read -r _ _ _ tag nonce length && [ "$tag" = {TAG} ]'
-    ' && IFS= read -r -N "$length" script && [ "${#script}" = "$length" ]'
+    ' && IFS= read -r -N "$length" script'
     r' && printf "SRB-%s\n" "$nonce" && printf "SRB-%s\n" "$nonce" >&2 || exit 97;'
     ' (eval "unset tag nonce length script; $script"); code=$?;'
     r' printf "SRE-%s-%03d\n" "$nonce" "$code"; printf "SRE-%s-%03d\n" "$nonce" "$code" >&2'
@@ -52,14 +56,14 @@ class Request:
     payload: bytes = field(repr=False)
 
 
-def encode(script: str, stdin: bytes, nonce: str | None = None) -> Request:
+def encode(script: str, stdin: bytes) -> Request:
     """Frame a script (bash, any text but NUL) and its stdin (any bytes).
 
     Raises ValueError for a script that cannot travel: bash drops NUL bytes, and half a script must not run.
     """
     if "\0" in script:
         raise ValueError("a remote script cannot hold a NUL character: send such data by stdin")
-    nonce = nonce or secrets.token_hex(16)
+    nonce = secrets.token_hex(NONCE_BYTES)
     text = script.encode()
     header = f"exit 97 # {TAG} {nonce} {len(text)}\n".encode()
     return Request(nonce, b"".join((header, text, stdin)))
@@ -74,8 +78,7 @@ class Scanner:
 
     def __init__(self, nonce: str, *, limit: int) -> None:
         self._opening = f"SRB-{nonce}\n".encode()
-        self._closing = re.compile(rb"SRE-%s-(\d{3})\n" % nonce.encode())
-        self._closing_length = len(f"SRE-{nonce}-000\n")
+        self._nonce = nonce.encode()
         self._limit = limit
         self._pending = bytearray()  # arrived, and may yet be the start of a mark
         self._noise = bytearray()
@@ -116,13 +119,13 @@ class Scanner:
             self.opened = True
 
     def _find_closing(self) -> None:
-        found = self._closing.search(self._pending)
-        decided = found.start() if found else max(0, len(self._pending) - self._closing_length + 1)
+        found = next((mark for mark in CLOSING.finditer(self._pending) if mark[1] == self._nonce), None)
+        decided = found.start() if found else max(0, len(self._pending) - CLOSING_LENGTH + 1)
         room = self._limit - len(self._content)
         self.overflow = self.overflow or decided > room
         self._content += self._pending[: min(decided, room)]
         if found:
-            self.exit_code = int(found[1])
+            self.exit_code = int(found[2])
             self._pending.clear()
         else:
             del self._pending[:decided]

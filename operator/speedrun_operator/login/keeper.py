@@ -29,6 +29,7 @@ class Keeper:
         self._target = target
         self._backoff = Backoff(first=target.backoff_first, longest=target.backoff_longest, chance=random.random)
         self._link: Link | None = None
+        self._open: set[Link] = set()  # the link, and those that it replaced while commands ran on them
         self._connecting: asyncio.Task[Link | NotRun] | None = None
         self._failure: tuple[NotRun, Trust] | None = None  # why we back off, and what was tried
         self._closed = False
@@ -92,8 +93,7 @@ class Keeper:
         if self._connecting is not None:
             self._connecting.cancel()
             await asyncio.wait({self._connecting})
-        if self._link is not None:
-            await self._link.close()
+        await asyncio.gather(*(link.close() for link in self._open))
 
     def _current_trust(self) -> Trust:
         """Key and pins as they are now; a live link outlives files that cannot be read for a moment."""
@@ -129,14 +129,16 @@ class Keeper:
             self.connecting_since = None
         self.connects += 1
         self._link = link
+        self._open.add(link)
         self.connected_since = datetime.now(UTC)
         took = loop.time() - started
         logger.info("login %s: connected in %.2f s (connection %d)", self._target, took, self.connects)
         return link
 
     def _lost(self, link: Link, cause: Exception | None) -> None:
+        self._open.discard(link)
         if link is not self._link:
-            return  # retired before
+            return  # replaced before
         self._link = None
         self.connected_since = None
         if self._closed:

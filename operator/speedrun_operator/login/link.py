@@ -71,7 +71,9 @@ class Link:
             return
         # Sending is the last step of opening, so nothing of the command has gone out.
         session.abandon()
-        if self._connection.is_closed() or isinstance(error, asyncssh.DisconnectError | OSError):
+        if self._connection.is_closed() or isinstance(error, asyncssh.DisconnectError):
+            self._connection.abort()
+            await self._connection.wait_closed()  # on_lost has been called by then: nobody gets this link again
             raise LinkLost(str(error)) from error
         if isinstance(error, asyncssh.ChannelOpenError):
             if error.code == asyncssh.OPEN_REQUEST_SESSION_FAILED:
@@ -184,7 +186,7 @@ def _not_run(error: Exception, target: LoginTarget, peer: _Peer, key: asyncssh.S
             return _denied(target, key, str(error))
         case asyncssh.DisconnectError() if "authentication failures" in error.reason:
             return _denied(target, key, error.reason)
-        case TimeoutError():
+        case TimeoutError() if error.errno is None:  # ours; the kernel's has a number, and comes before any stage
             return NotRun(
                 Reason.LOGIN_TIMEOUT,
                 f"The login service at {where} did not finish {peer.stage} within {target.connect_timeout:.0f} s. A "

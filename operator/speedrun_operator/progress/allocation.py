@@ -6,6 +6,7 @@ lines belong to and when a stage began and ended; everything between goes to tha
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, replace
 
 from speedrun_operator.progress.fold import Progress, fold
@@ -13,6 +14,7 @@ from speedrun_operator.progress.records import Record
 from speedrun_operator.progress.stages import Marker
 
 MOST_RUNS = 256
+_NAME = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 MOST_STAGES = 64
 
 
@@ -84,6 +86,8 @@ def _after_marker(allocation: AllocationProgress, marker: Marker) -> AllocationP
 
 def _after_stage(run: RunRecord, name: str, marker: Marker) -> RunRecord:
     time = marker.milliseconds("time")
+    if not _NAME.fullmatch(name):
+        return run
     if "begin" in marker.words:
         return replace(run, stages=(*run.stages, StageRecord(name, began_ms=time))[-MOST_STAGES:])
     if "end" in marker.words and run.stages and run.stages[-1].name == name:
