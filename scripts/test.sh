@@ -1,0 +1,21 @@
+#!/bin/bash
+# test.sh [--full]: everything that must pass. Long forms are marked `full` and run only with --full.
+set -euo pipefail
+select='not full'
+[ "${1:-}" != --full ] || select=''
+
+part() { # part NAME COMMAND...: says how long it took
+  local name=$1 began=$SECONDS
+  shift
+  echo "== $name"
+  "$@"
+  echo "== $name: passed in $((SECONDS - began)) s"
+}
+
+part lint bash scripts/lint.sh
+part "unit tests" .venv/bin/python -m pytest -q -m "$select" tests/unit
+# The trainer's tests run with the Python that jobs run with: it has torch, and nothing of the operator.
+echo "== the jobs' Python (the first time it fetches torch)"
+job_python=$(.venv/bin/python -m testbed python)
+part "trainer tests" "$job_python" -m pytest -q -m "$select" -c tests/trainer/pytest.ini tests/trainer
+part "contract and cluster tests" .venv/bin/python -m pytest -q -m "$select" tests/contract tests/cluster

@@ -1,0 +1,109 @@
+"""The main job, live: a bed, the operator, `kubectl apply`, and what `kubectl get` shows until the run is over.
+
+python -m testbed.demo          bring all up, run examples/smoke.yaml, leave it up to look at
+python -m testbed.demo --down   stop the operator (the bed is taken down by `python -m testbed down`)
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from testbed.bed import Bed, InUse
+from testbed.facts import Facts
+from testbed.kubectl import Kubectl, KubectlFailed
+from testbed.operator import Operator
+from testbed.part import Place
+from testbed.processes import StartFailed
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "smoke.yaml"
+NAME = "smoke"
+TIMEOUT_SECONDS = 600.0
+
+
+def say(line: str) -> None:
+    print(f"demo: {line}", file=sys.stderr, flush=True)
+
+
+def main() -> int:
+    place = Place(say=say)
+    try:
+        if "--down" in sys.argv[1:]:
+            _stop_operator(place)
+            return 0
+        return _demo(place)
+    except (StartFailed, InUse, KubectlFailed, TimeoutError) as error:
+        say(str(error))
+        return 1
+    except KeyboardInterrupt:
+        say("interrupted. What is up stays up: `make demo` goes on from here, `make down` takes it down")
+        return 130
+
+
+def _stop_operator(place: Place) -> None:
+    if place.processes.get("operator") is not None:
+        place.processes.stop("operator", grace=20)
+        say("the operator is stopped")
+
+
+def _demo(place: Place) -> int:
+    bed = Bed(place)
+    say("bringing the test bed up: API server, Slurm, sshd (10 s; at first it builds Kubernetes and fetches torch)")
+    facts = bed.up()
+    with bed.claim():
+        kubectl = Kubectl(facts.kubectl, facts.kubeconfig)
+        operator = Operator(place, facts)
+        _stop_operator(place)
+        operator.install()
+        operator.start()
+        say(f"the operator runs; its log is {operator.log}")
+        kubectl("delete", "-f", str(EXAMPLE), "--ignore-not-found", timeout=180)
+        say(f"kubectl apply -f {EXAMPLE.relative_to(Path.cwd()) if EXAMPLE.is_relative_to(Path.cwd()) else EXAMPLE}")
+        say(kubectl("apply", "-f", str(EXAMPLE)).strip())
+        say("training a small model on this machine's CPU takes about half a minute; kubectl get speedruns:")
+        phase = _follow(kubectl)
+        _farewell(facts, kubectl, operator)
+        return 0 if phase == "Succeeded" else 1
+
+
+def _follow(kubectl: Kubectl) -> str:
+    """Print a line of `kubectl get` whenever it says something new (but for the age); the final phase."""
+    deadline = time.monotonic() + TIMEOUT_SECONDS
+    told = ""
+    header = False
+    while time.monotonic() < deadline:
+        lines = kubectl("get", "speedruns", NAME).splitlines()
+        row = lines[-1]
+        if not header:
+            print(lines[0], flush=True)
+            header = True
+        if row.split()[:-1] != told.split()[:-1]:
+            print(row, flush=True)
+            told = row
+        status: dict[str, Any] = json.loads(kubectl("get", "speedruns", NAME, "-o", "json")).get("status", {})
+        if any(each["type"] == "Finished" and each["status"] == "True" for each in status.get("conditions", [])):
+            print(kubectl("get", "speedruns", NAME, "-o", "wide"), flush=True)
+            return str(status["phase"])
+        time.sleep(0.5)
+    raise TimeoutError(f"the run did not end within {TIMEOUT_SECONDS:g} s; look at `kubectl describe speedrun {NAME}`")
+
+
+def _farewell(facts: Facts, kubectl: Kubectl, operator: Operator) -> None:
+    log = kubectl("get", "speedruns", NAME, "-o", "jsonpath={.status.logPath}")
+    print(
+        f"""
+Look further:
+    export KUBECONFIG={facts.kubeconfig} PATH={facts.kubectl.parent}:$PATH
+    kubectl describe speedrun {NAME}
+    ssh -F {facts["ssh_config"]} training cat {log}
+    tail {operator.log}
+All of it stays up. Take it down with `make down`; `make clean` also removes the bed's users and state.""",
+        flush=True,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

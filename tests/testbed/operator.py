@@ -1,0 +1,100 @@
+"""The operator against a bed: the real program with a service account's rights, started, killed, looked at.
+
+Its process is one of the bed's, so that it ends with the bed whatever happens to whoever started it.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from pathlib import Path
+
+from testbed.facts import Facts
+from testbed.kubectl import Kubectl
+from testbed.kubernetes import Kubernetes
+from testbed.part import Place
+from testbed.processes import free_ports, start_ticks
+
+NAMESPACE = "speedrun-system"
+ACCOUNT = "speedrun-operator"
+RBAC = Path(__file__).with_name("rbac.yaml")
+CRD = Path(__file__).parents[2] / "crds" / "speedruns.yaml"
+TOKEN_SECONDS = 24 * 3600
+
+
+class Operator:
+    """One operator. `settings` are SPEEDRUN_… variables beyond those that the bed gives."""
+
+    def __init__(self, place: Place, facts: Facts, settings: Mapping[str, str] | None = None) -> None:
+        self.place = place
+        self.facts = facts
+        self.name = "operator"
+        self.directory = place.state / self.name
+        self.log = place.logs / f"{self.name}.log"
+        self.settings = dict(settings or {})
+        self._health_port = free_ports(1)[0]
+
+    def install(self) -> None:
+        """Apply the CRD and the rights, and mint the kubeconfig."""
+        kubectl = Kubectl(self.facts.kubectl, self.facts.kubeconfig)
+        kubectl("apply", "--server-side", "-f", str(CRD), "-f", str(RBAC))
+        kubectl("wait", "--for=condition=Established", "crd/speedruns.speedrun.dev", "--timeout=30s")
+        self.directory.mkdir(parents=True, exist_ok=True)
+        Kubernetes(self.place).service_account_kubeconfig(NAMESPACE, ACCOUNT, self.kubeconfig, TOKEN_SECONDS)
+
+    @property
+    def kubeconfig(self) -> Path:
+        return self.directory / "kubeconfig"
+
+    def environment(self) -> dict[str, str]:
+        """The SPEEDRUN_… variables of this bed."""
+        return {
+            "SPEEDRUN_KUBECONFIG": str(self.kubeconfig),
+            "SPEEDRUN_LOGIN__HOST": self.facts.ssh_host,
+            "SPEEDRUN_LOGIN__PORT": str(self.facts.ssh_port),
+            "SPEEDRUN_LOGIN__USER": self.facts.ssh_user,
+            "SPEEDRUN_LOGIN__KEY_FILE": str(self.facts.ssh_key),
+            "SPEEDRUN_LOGIN__KNOWN_HOSTS_FILE": str(self.facts.ssh_known_hosts),
+            "SPEEDRUN_SLURM__PYTHON": str(self.facts.job_python),
+            "SPEEDRUN_SLURM__POLL_SECONDS": "1",
+            "SPEEDRUN_HEALTH_ADDRESS": f"127.0.0.1:{self._health_port}",
+            "SPEEDRUN_LOG_FORMAT": "text",
+            **self.settings,
+        }
+
+    def start(self) -> None:
+        """Start it and wait until it serves /healthz. Raises StartFailed with the end of its log."""
+        argv = [sys.executable, "-m", "speedrun_operator.cli", "run"]
+        self.place.processes.start(self.name, argv, log=self.log, env=self.environment())
+        self.place.processes.ready(self.name, self.healthy, timeout=30)
+
+    def stop(self) -> None:
+        """SIGTERM; returns when it has ended."""
+        self.place.processes.stop(self.name, grace=20)
+
+    def kill(self) -> None:
+        """SIGKILL; returns when it has ended."""
+        self.place.processes.signal(self.name, signal.SIGKILL)
+        self.place.processes.stop(self.name)
+
+    @property
+    def alive(self) -> bool:
+        return self.place.processes.alive(self.name)
+
+    @property
+    def pid(self) -> int:
+        proc = self.place.processes.get(self.name)
+        if proc is None or start_ticks(proc.pid) != proc.ticks:
+            raise LookupError("the operator does not run")
+        return proc.pid
+
+    def healthy(self) -> bool:
+        port = self.environment()["SPEEDRUN_HEALTH_ADDRESS"].rpartition(":")[2]
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=5) as answer:
+                return bool(answer.status == 200)
+        except (urllib.error.URLError, OSError):
+            return False
