@@ -17,7 +17,7 @@ $(VENV)/ready: pyproject.toml constraints.txt scripts/setup.sh
 
 demo: ## the main job: a Speedrun from `kubectl apply` to its val_loss, on this machine
 	@bash scripts/consent.sh "make demo"
-	@$(MAKE) --no-print-directory setup
+	@$(MAKE) -s --no-print-directory setup
 	@$(RUN) -m testbed.demo
 
 test: setup ## lint, types, unit, trainer, contract and cluster tests

@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import yaml
+from pydantic import ValidationError
 
 from speedrun_operator import __version__
-from speedrun_operator.api.names import API_VERSION, KIND, Identity
+from speedrun_operator.api.names import API_VERSION, KIND, NAME_LIMIT, Identity, is_object_name
 from speedrun_operator.api.resource import explain
 from speedrun_operator.api.schema import crd_yaml
 from speedrun_operator.api.spec import Spec
@@ -22,6 +23,12 @@ from speedrun_operator.settings import Settings, SettingsFault, load
 
 OK, FAILED, USAGE = 0, 1, 2
 UNKNOWN_UID = "00000000-0000-0000-0000-000000000000"
+WITH_SETTINGS = {
+    "run": "watch Speedruns and run them; ends cleanly on SIGTERM and Ctrl-C",
+    "check": "look at API server, CRD, rights, login and Slurm, and say what to do about each; exit code 1 if "
+    "something is wrong",
+    "render": "print the plan and the batch script of a Speedrun; needs no cluster",
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -35,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.write(crd_yaml())
         return OK
     try:
-        settings = load(rest, known.config, f"speedrun-operator {known.command}")
+        settings = load(rest, known.config, _parser_of(known.command))
     except SettingsFault as fault:
         print(f"speedrun-operator: {fault}", file=sys.stderr)
         return USAGE
@@ -64,27 +71,36 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    with_settings = {
-        "run": "watch Speedruns and run them; ends cleanly on SIGTERM and Ctrl-C",
-        "check": "look at API server, CRD, rights, login and Slurm, and say what to do about each; exit code 1 if "
-        "something is wrong",
-        "render": "print the plan and the batch script of a Speedrun; needs no cluster",
-    }
-    for name, text in with_settings.items():
-        # --help belongs to the settings, which print themselves with their defaults
-        each = commands.add_parser(name, help=text, description=text, add_help=False)
-        each.add_argument("--config", metavar="FILE", help="settings as YAML (also SPEEDRUN_CONFIG)")
-        if name == "render":
-            each.add_argument("-f", "--file", metavar="FILE", default="")
+    for name, text in WITH_SETTINGS.items():
+        # Its --help is `_parser_of`'s, which knows the settings too.
+        _own_flags(commands.add_parser(name, help=text, add_help=False, allow_abbrev=False), name)
     commands.add_parser("crd", help="print the CustomResourceDefinition")
     return parser
 
 
+def _parser_of(command: str) -> argparse.ArgumentParser:
+    """What `load` adds the settings' flags to."""
+    parser = argparse.ArgumentParser(
+        prog=f"speedrun-operator {command}",
+        usage=f"speedrun-operator {command} [options]",
+        description=f"{WITH_SETTINGS[command]}.",
+        allow_abbrev=False,
+    )
+    _own_flags(parser, command)
+    return parser
+
+
+def _own_flags(parser: argparse.ArgumentParser, command: str) -> None:
+    parser.add_argument("--config", metavar="FILE", help="settings as YAML (also SPEEDRUN_CONFIG)")
+    if command == "render":
+        parser.add_argument("-f", "--file", metavar="FILE", default="", help="Speedruns as YAML; - is standard input")
+
+
 def _render(path: str, settings: Settings) -> int:
     try:
-        text = sys.stdin.read() if path == "-" else Path(path).read_text()
+        text = sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
         documents = [each for each in yaml.safe_load_all(text) if each]
-    except (OSError, yaml.YAMLError) as error:
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         print(f"speedrun-operator: {path}: {error}", file=sys.stderr)
         return FAILED
     if not documents:
@@ -100,12 +116,21 @@ def _render_one(path: str, document: object, settings: Settings) -> int:
     if not isinstance(document, dict) or (document.get("apiVersion"), document.get("kind")) != (API_VERSION, KIND):
         print(f"speedrun-operator: {path}: not a {API_VERSION} {KIND}", file=sys.stderr)
         return FAILED
-    metadata = document.get("metadata") or {}
-    identity = Identity(metadata.get("namespace", "default"), str(metadata.get("name", "")), UNKNOWN_UID)
+    metadata = document.get("metadata")
+    metadata = metadata if isinstance(metadata, dict) else {}
+    identity = Identity(str(metadata.get("namespace", "default")), str(metadata.get("name", "")), UNKNOWN_UID)
+    for field, value in (("namespace", identity.namespace), ("name", identity.name)):
+        if not is_object_name(value):
+            print(
+                f"speedrun-operator: {path}: metadata.{field}: must be lower-case letters, digits, - and ., "
+                f"at most {NAME_LIMIT} of them, not {value!r}",
+                file=sys.stderr,
+            )
+            return FAILED
     try:
         spec = Spec.model_validate(document.get("spec") or {})
-    except ValueError as error:
-        print(f"speedrun-operator: {path}: {explain(error)}", file=sys.stderr)  # type: ignore[arg-type]
+    except ValidationError as error:
+        print(f"speedrun-operator: {path}: {explain(error)}", file=sys.stderr)
         return FAILED
     site = Site(gpu_partition=settings.slurm.gpu_partition, partition=settings.slurm.partition)
     planned = plan(spec, shipped(), site)

@@ -13,14 +13,14 @@ import logging
 import random
 import threading
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 import kopf
-from kubernetes.aio.client import Configuration
 
 from speedrun_operator.api.names import FINALIZER, FINISHED_LABEL, GROUP, PLURAL, VERSION, Identity
 from speedrun_operator.api.resource import Resource
-from speedrun_operator.kube.access import AccessError, load
+from speedrun_operator.kube.access import AccessError, credentials
 from speedrun_operator.lifecycle.decide import is_finished
 from speedrun_operator.reconcile import Engine
 
@@ -88,24 +88,10 @@ class Access:
     async def connection(self) -> kopf.ConnectionInfo:
         """What the source says now. Raises kopf.LoginError with what is wrong with it."""
         try:
-            configuration = await load(*self._source)
+            found = await credentials(*self._source)
         except AccessError as error:
             raise kopf.LoginError(str(error)) from error
-        return await connection_info(configuration)
-
-
-async def connection_info(configuration: Configuration) -> kopf.ConnectionInfo:
-    header = await configuration.get_api_key_with_prefix("BearerToken", alias="authorization")
-    scheme, _, token = (header or "").rpartition(" ")
-    return kopf.ConnectionInfo(
-        server=configuration.host,
-        ca_path=configuration.ssl_ca_cert,
-        insecure=not configuration.verify_ssl,
-        certificate_path=configuration.cert_file,
-        private_key_path=configuration.key_file,
-        scheme=scheme or ("Bearer" if token else None),
-        token=token or None,
-    )
+        return kopf.ConnectionInfo(**asdict(found))
 
 
 class EngineLink:

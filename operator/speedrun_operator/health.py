@@ -16,11 +16,14 @@ STILL_SECONDS = 30.0
 
 
 class HealthServer:
-    """`ticked` gives the monotonic time of the loop's last beat. Raises OSError where the address cannot be bound."""
+    """`ticked` gives the monotonic time of the loop's last beat, `counts` numbers to show beside it.
 
-    def __init__(self, address: str, ticked: Callable[[], float]) -> None:
+    Raises OSError where the address cannot be bound.
+    """
+
+    def __init__(self, address: str, ticked: Callable[[], float], counts: Callable[[], dict[str, int]]) -> None:
         host, _, port = address.rpartition(":")
-        self._server = ThreadingHTTPServer((host.strip("[]"), int(port)), _handler(ticked))
+        self._server = ThreadingHTTPServer((host.strip("[]"), int(port)), _handler(ticked, counts))
         self._server.daemon_threads = True
         self._thread = threading.Thread(target=self._server.serve_forever, name="health", daemon=True)
 
@@ -36,7 +39,7 @@ class HealthServer:
         self._server.server_close()
 
 
-def _handler(ticked: Callable[[], float]) -> type[BaseHTTPRequestHandler]:
+def _handler(ticked: Callable[[], float], counts: Callable[[], dict[str, int]]) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             if self.path != "/healthz":
@@ -44,7 +47,7 @@ def _handler(ticked: Callable[[], float]) -> type[BaseHTTPRequestHandler]:
                 return
             age = time.monotonic() - ticked()
             alive = age < STILL_SECONDS
-            body = json.dumps({"alive": alive, "loop_age_seconds": round(age, 1)}).encode()
+            body = json.dumps({"alive": alive, "loop_age_seconds": round(age, 1), **counts()}).encode()
             self.send_response(200 if alive else 503)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(body)))

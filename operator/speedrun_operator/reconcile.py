@@ -78,6 +78,8 @@ class Engine:
         self._kick = asyncio.Event()
         self.ticked = time.monotonic()
         self.polls = 0
+        self.submissions = 0
+        self.cancellations = 0
 
     # --- what comes in -------------------------------------------------------------------------------------------
 
@@ -110,6 +112,7 @@ class Engine:
         pause, said = 0.5, Unknown("NotAsked", "")
         refs = await self._refs_to_release(identity, deadline)
         while refs:
+            self.cancellations += 1
             try:
                 answer = await asyncio.wait_for(self._backend.cancel(refs), max(1.0, deadline - time.monotonic()))
             except TimeoutError:
@@ -287,6 +290,7 @@ class Engine:
     async def _submit(self, resource: Resource, allocation: int, plan_: RunPlan) -> Outcome:
         assert self._backend is not None
         ref = next(each for each in self._refs(resource) if each.allocation == allocation)
+        self.submissions += 1
         outcome = await self._backend.submit(ref, plan_)
         name = self._backend.name_of(ref)
         if isinstance(outcome, Accepted):

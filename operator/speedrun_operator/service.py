@@ -81,7 +81,7 @@ async def _serve(settings: Settings, kube: Kube, cluster: str, stop: asyncio.Eve
     health: HealthServer | None = None
     if settings.health_address:
         try:
-            health = HealthServer(settings.health_address, lambda: engine.ticked)
+            health = HealthServer(settings.health_address, lambda: engine.ticked, lambda: _counts(engine, backend))
         except OSError as error:
             logger.error("health_address %s: %s", settings.health_address, error)
             return CONFIGURATION_FAULT
@@ -115,6 +115,15 @@ async def _serve(settings: Settings, kube: Kube, cluster: str, stop: asyncio.Eve
             await backend.close()
         if health is not None:
             health.stop()
+
+
+def _counts(engine: Engine, backend: SlurmBackend | None) -> dict[str, int]:
+    return {
+        "polls": engine.polls,
+        "submissions": engine.submissions,
+        "cancellations": engine.cancellations,
+        "remote_commands": backend.remote_commands if backend else 0,
+    }
 
 
 def slurm_login(settings: Settings) -> Login:

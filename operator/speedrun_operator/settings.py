@@ -6,8 +6,9 @@
 
 from __future__ import annotations
 
+import argparse
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -18,12 +19,16 @@ from pydantic_settings import (
     CliSettingsSource,
     EnvSettingsSource,
     InitSettingsSource,
+    NoDecode,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
     SettingsError,
 )
 
-SHARED_PATH = r"^(~|~/|/)[A-Za-z0-9_./@+ -]*$"
+PREFIX = "SPEEDRUN_"
+SHARED_PATH = r"^(~$|~/|/)[A-Za-z0-9_./@+ -]*$"
+
+Namespace = Annotated[str, StringConstraints(max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
 
 
 class Group(BaseModel):
@@ -80,15 +85,22 @@ class SlurmSettings(Group):
 class WatchSettings(Group):
     """Which Speedruns."""
 
-    namespaces: list[str] = Field(default_factory=list, description="Namespaces to watch. Empty: all of them.")
+    namespaces: Annotated[list[Namespace], NoDecode] = Field(
+        default_factory=list, description="Namespaces to watch, with commas between. Empty: all of them."
+    )
     resync_seconds: Annotated[float, Field(ge=10)] = Field(default=180, description="Period of full re-lists.")
+
+    @field_validator("namespaces", mode="before")
+    @classmethod
+    def _names(cls, value: object) -> object:
+        return [each.strip() for each in value.split(",") if each.strip()] if isinstance(value, str) else value
 
 
 class Settings(BaseSettings):
     """All settings of `speedrun-operator run` and `check`."""
 
     model_config = SettingsConfigDict(
-        env_prefix="SPEEDRUN_",
+        env_prefix=PREFIX,
         env_nested_delimiter="__",
         extra="forbid",
         frozen=True,
@@ -120,20 +132,14 @@ class SettingsFault(Exception):
     """Settings that cannot be used: each fault with its name and what it should be."""
 
 
-def load(arguments: Sequence[str], config: str | None, prog: str) -> Settings:
-    """Settings from flags, then the environment, then the file. `--help` in `arguments` prints them all and exits.
+def load(arguments: Sequence[str], config: str | None, parser: argparse.ArgumentParser) -> Settings:
+    """Settings from flags, then the environment, then the file.
 
-    Raises SettingsFault.
+    `parser` has the command's own flags; the settings' come to them. `--help` in `arguments` prints all and exits, an
+    unknown flag says so and exits. Raises SettingsFault.
     """
-    path = config or os.environ.get("SPEEDRUN_CONFIG")
-    file: dict[str, Any] = {}
-    if path:
-        try:
-            file = yaml.safe_load(Path(path).read_text()) or {}
-        except (OSError, yaml.YAMLError) as error:
-            raise SettingsFault(f"settings file {path}: {error}") from error
-        if not isinstance(file, dict):
-            raise SettingsFault(f"settings file {path}: must be a mapping of setting to value")
+    file = _file(config or os.environ.get(f"{PREFIX}CONFIG"))
+    _refuse_unknown(os.environ)
 
     class Layered(Settings):
         @classmethod
@@ -148,7 +154,7 @@ def load(arguments: Sequence[str], config: str | None, prog: str) -> Settings:
             flags: CliSettingsSource[Any] = CliSettingsSource(
                 settings_cls,
                 cli_parse_args=list(arguments),
-                cli_prog_name=prog,
+                root_parser=parser,
                 cli_kebab_case=True,
                 cli_hide_none_type=True,
             )
@@ -160,4 +166,25 @@ def load(arguments: Sequence[str], config: str | None, prog: str) -> Settings:
         faults = [f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in invalid.errors(include_url=False)]
         raise SettingsFault("; ".join(faults)) from invalid
     except SettingsError as error:
-        raise SettingsFault(str(error)) from error
+        raise SettingsFault(f"{error}: {error.__cause__ or 'see the documentation'}") from error
+
+
+def _file(path: str | None) -> dict[str, Any]:
+    if not path:
+        return {}
+    try:
+        file = yaml.safe_load(Path(path).read_text(encoding="utf-8")) or {}
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise SettingsFault(f"settings file {path}: {error}") from error
+    if not isinstance(file, dict) or not all(isinstance(name, str) for name in file):
+        raise SettingsFault(f"settings file {path}: must be a mapping of setting to value")
+    return file
+
+
+def _refuse_unknown(environment: Mapping[str, str]) -> None:
+    """Only names with two underscores: others may be somebody else's, as SPEEDRUN_OPERATOR_SERVICE_HOST in a pod."""
+    for name in environment:
+        group, nested, _ = name.upper().removeprefix(PREFIX).lower().partition("__")
+        if name.upper().startswith(PREFIX) and nested and group not in Settings.model_fields:
+            known = ", ".join(Settings.model_fields)
+            raise SettingsFault(f"{name} in the environment: no setting is called {group}; there are: {known}")

@@ -1,4 +1,4 @@
-"""The bed that the cluster tests share: brought up once, claimed, taken down after the last test."""
+"""What the cluster tests use of the bed (../conftest.py)."""
 
 from __future__ import annotations
 
@@ -7,30 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from testbed.bed import Bed
 from testbed.facts import Facts
 from testbed.kubectl import Kubectl
 from testbed.kubernetes import Kubernetes
 from testbed.part import Place
-
-
-@pytest.fixture(scope="session")
-def place(pytestconfig: pytest.Config) -> Place:
-    """Where the bed of this test run lives. What it says is shown at once: a wait would look like a hang."""
-    capture = pytestconfig.pluginmanager.getplugin("capturemanager")
-
-    def say(line: str) -> None:
-        with capture.global_and_fixture_disabled():
-            print(f"\ntestbed: {line}", end="", flush=True)
-
-    return Place(profile="fast", say=say)
-
-
-@pytest.fixture(scope="session")
-def bed(place: Place) -> Iterator[Facts]:
-    """A whole bed of this run's own."""
-    with Bed(place).hold() as facts:
-        yield facts
 
 
 @pytest.fixture

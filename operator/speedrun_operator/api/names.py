@@ -19,6 +19,13 @@ CRD_NAME = f"{PLURAL}.{GROUP}"
 FINALIZER = f"{GROUP}/operator"
 FINISHED_LABEL = f"{GROUP}/finished"
 JOB_PREFIX = "sr"
+NAME_LIMIT = 63
+
+
+def is_object_name(text: str) -> bool:
+    """Whether Kubernetes takes it for a Speedrun's name: a DNS name, of at most NAME_LIMIT characters."""
+    part = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+    return len(text) <= NAME_LIMIT and re.fullmatch(rf"{part}(\.{part})*", text) is not None
 
 
 def cluster8(cluster_id: str) -> str:

@@ -13,6 +13,9 @@ from speedrun_operator.api.names import FINALIZER, FINISHED_LABEL, Identity
 from speedrun_operator.api.spec import Spec
 from speedrun_operator.api.status import Status
 
+# What pydantic says behind a field: which side of a union it tried, and that a key is at fault.
+_NO_FIELDS = frozenset({"int", "constrained-str", "[key]"})
+
 
 @dataclass(frozen=True, slots=True)
 class Resource:
@@ -50,7 +53,7 @@ class Resource:
             created=datetime.fromisoformat(metadata["creationTimestamp"].replace("Z", "+00:00")),
             deleting=bool(metadata.get("deletionTimestamp")),
             protected=FINALIZER in (metadata.get("finalizers") or ()),
-            labelled_finished=FINISHED_LABEL in (metadata.get("labels") or {}),
+            labelled_finished=(metadata.get("labels") or {}).get(FINISHED_LABEL) == "true",
             spec=spec,
             spec_error=error,
             status=status,
@@ -59,8 +62,9 @@ class Resource:
 
 def explain(invalid: ValidationError) -> str:
     """A validation error as one line a person can act on: `spec.gpus.count: Input should be ...; ...`."""
-    parts = []
+    said: dict[str, list[str]] = {}
     for each in invalid.errors(include_url=False, include_input=False)[:8]:
-        path = ".".join(str(part) for part in ("spec", *each["loc"]))
-        parts.append(f"{path}: {each['msg']}")
-    return "; ".join(parts)
+        *parents, last = ("spec", *each["loc"])
+        path = ".".join(map(str, parents if last in _NO_FIELDS else [*parents, last]))
+        said.setdefault(path, []).append(each["msg"])
+    return "; ".join(f"{path}: {' or: '.join(messages)}" for path, messages in said.items())

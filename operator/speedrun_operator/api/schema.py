@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from speedrun_operator.api.names import CRD_NAME, GROUP, KIND, PLURAL, VERSION
+from speedrun_operator.api.names import CRD_NAME, GROUP, KIND, NAME_LIMIT, PLURAL, VERSION
 from speedrun_operator.api.spec import Spec, mutable
 from speedrun_operator.api.status import Status
 
@@ -18,7 +18,6 @@ Schema = dict[str, Any]
 
 STATUS_TEXT = 4096
 STATUS_ITEMS = 4096
-NAME_LIMIT = 63
 
 _KEPT = {
     "type", "description", "enum", "pattern", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum",

@@ -10,14 +10,14 @@ from decimal import Decimal
 from enum import StrEnum
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, StrictInt, StringConstraints
 from pydantic.alias_generators import to_camel
 
 DNS_LABEL = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 PARAMETER_NAME = r"^[A-Za-z][A-Za-z0-9_]*$"
 SLURM_WORD = r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$"
 SLURM_NODE = r"^[A-Za-z0-9_][A-Za-z0-9_.-]*(\[[0-9,-]+\])?$"
-SLURM_CONSTRAINT = r"^[A-Za-z0-9_][A-Za-z0-9_.&|*()\[\]-]*$"
+SLURM_CONSTRAINT = r"^[A-Za-z0-9_(\[][A-Za-z0-9_.&|*()\[\]-]*$"
 GPU_TYPE = r"^[A-Za-z0-9][A-Za-z0-9_-]*$"
 
 SlurmWord = Annotated[str, StringConstraints(max_length=128, pattern=rf"({SLURM_WORD})|^$")]
@@ -43,7 +43,7 @@ class RecipeRef(Model):
     name: Annotated[str, StringConstraints(min_length=1, max_length=63, pattern=DNS_LABEL)] = Field(
         description="A recipe that ships with the operator: `smoke`, `replay` or `modded-nanogpt`."
     )
-    parameters: Annotated[dict[ParameterName, int | ParameterText], Field(max_length=32)] = Field(
+    parameters: Annotated[dict[ParameterName, StrictInt | ParameterText], Field(max_length=32)] = Field(
         default_factory=dict,
         description="Values for the recipe's declared parameters: whole numbers, or strings (write 0.003 as '0.003').",
     )
@@ -95,7 +95,7 @@ class Spec(Model):
         default=None,
         description="Time limit of one allocation in seconds, rounded up to minutes. Absent: what the recipe says.",
     )
-    slurm: SlurmOptions = Field(default_factory=SlurmOptions, description="Options for the backend Slurm.")
+    slurm: SlurmOptions = Field(default=SlurmOptions(), description="Options for the backend Slurm.")
 
 
 def mutable(name: str) -> bool:

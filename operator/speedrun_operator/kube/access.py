@@ -6,6 +6,7 @@ A kubeconfig that is named must exist and be whole; there is no silent fall-back
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from kubernetes.aio.client import Configuration
@@ -14,6 +15,35 @@ from kubernetes.aio.config import ConfigException, load_incluster_config, load_k
 
 class AccessError(Exception):
     """No usable credentials. The message says which source was tried and what to do."""
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """What another HTTP client needs to reach the same API server in the same way. Paths are of PEM files."""
+
+    server: str
+    ca_path: str | None
+    insecure: bool
+    certificate_path: str | None
+    private_key_path: str | None
+    scheme: str | None
+    token: str | None = field(repr=False)
+
+
+async def credentials(kubeconfig: str | None, context: str | None) -> Credentials:
+    """What the source says now; read again at each call. Raises AccessError."""
+    configuration = await load(kubeconfig, context)
+    header = await configuration.get_api_key_with_prefix("BearerToken", alias="authorization")
+    scheme, _, token = (header or "").rpartition(" ")
+    return Credentials(
+        server=configuration.host,
+        ca_path=configuration.ssl_ca_cert,
+        insecure=not configuration.verify_ssl,
+        certificate_path=configuration.cert_file,
+        private_key_path=configuration.key_file,
+        scheme=scheme or ("Bearer" if token else None),
+        token=token or None,
+    )
 
 
 async def load(kubeconfig: str | None, context: str | None) -> Configuration:

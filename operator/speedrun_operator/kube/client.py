@@ -4,7 +4,7 @@ ApiError
 ├── NotFound       it is not there (any more)
 ├── Conflict       it changed since it was read: read again, decide again
 ├── Refused        the request can never succeed as it is (400, 401, 403, 405, 413, 415, 422)
-└── Unavailable    no answer, 429 or a server's fault: try later (`retry_after` seconds)
+└── Unavailable    no answer, 410 (a list grew old), 429 or a server's fault: try later (`retry_after` seconds)
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def _error(status: int, data: bytes, retry_after: str | None) -> ApiError:
         return NotFound(status, message)
     if status == 409:
         return Conflict(status, message)
-    if status == 429 or status >= 500:
+    if status in (410, 429) or status >= 500:
         wait = float(retry_after) if retry_after and retry_after.isdecimal() else None
         return Unavailable(status, message, wait)
     return Refused(status, message)

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 
 from speedrun_operator.api.phases import AllocationState, Reason
 from speedrun_operator.api.status import Allocation
+from speedrun_operator.lifecycle.conditions import MESSAGE_LIMIT
 from speedrun_operator.lifecycle.observation import Accepted, Busy, JobState, Observed, Outcome, Rejected, Unknown
 
 _ORDER = [AllocationState.SUBMITTING, AllocationState.QUEUED, AllocationState.RUNNING, AllocationState.ENDED]
@@ -32,10 +33,10 @@ def after_outcome(allocation: Allocation, outcome: Outcome, now: datetime) -> Al
             )
         case Rejected(reason=reason, message=message):
             return allocation.model_copy(
-                update={"state": AllocationState.ENDED, "ended": now, "reason": reason, "message": message}
+                update={"state": AllocationState.ENDED, "ended": now, "reason": reason, "message": _short(message)}
             )
         case Busy(reason=reason, message=message) | Unknown(reason=reason, message=message):
-            return allocation.model_copy(update={"reason": reason, "message": message})
+            return allocation.model_copy(update={"reason": reason, "message": _short(message)})
 
 
 def after_observation(allocation: Allocation, seen: Observed, lost_after: timedelta) -> Allocation:
@@ -65,20 +66,26 @@ def after_observation(allocation: Allocation, seen: Observed, lost_after: timede
     }
     if seen.state is JobState.ENDED:
         if not seen.log_complete:
-            state = AllocationState.RUNNING if allocation.started or seen.started else allocation.state
-            return allocation.model_copy(update={**facts, "state": _later(allocation.state, state)})
+            known = AllocationState.RUNNING if facts["started"] else AllocationState.QUEUED
+            return allocation.model_copy(update={**facts, "state": max(allocation.state, known, key=_ORDER.index)})
         return allocation.model_copy(
             update={
                 **facts,
                 "state": AllocationState.ENDED,
                 "ended": seen.ended or seen.asked,
-                "reason": seen.reason,
-                "message": seen.message,
+                **_why(seen),
             }
         )
-    state = AllocationState.RUNNING if seen.state is JobState.RUNNING else AllocationState.QUEUED
-    return allocation.model_copy(update={**facts, "state": state, "reason": seen.reason, "message": seen.message})
+    if seen.state is JobState.RUNNING:
+        return allocation.model_copy(update={**facts, "state": AllocationState.RUNNING, **_why(seen)})
+    # Where somebody requeued it, nothing of its earlier start holds any more.
+    facts |= {"node": seen.node, "started": seen.started}
+    return allocation.model_copy(update={**facts, "state": AllocationState.QUEUED, **_why(seen)})
 
 
-def _later(one: AllocationState, other: AllocationState) -> AllocationState:
-    return max(one, other, key=_ORDER.index)
+def _why(seen: Observed) -> dict[str, str | None]:
+    return {"reason": _short(seen.reason), "message": _short(seen.message)}
+
+
+def _short(text: str | None) -> str | None:
+    return text[:MESSAGE_LIMIT] if text is not None else None

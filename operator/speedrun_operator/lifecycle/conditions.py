@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
@@ -10,6 +11,7 @@ from speedrun_operator.api.phases import ConditionType
 from speedrun_operator.api.status import Condition
 
 MESSAGE_LIMIT = 1024
+_WORD = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,127}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +22,12 @@ class Say:
     status: str
     reason: str
     message: str = ""
+
+
+def word(text: str) -> str:
+    """The first word of `text`, as a reason must be one: Slurm says `ReqNodeNotAvail, UnavailableNodes:node[1-9]`."""
+    found = _WORD.search(text)
+    return found[0] if found else "Unknown"
 
 
 def update(
@@ -33,7 +41,7 @@ def update(
         by_type[say.type] = Condition(
             type=say.type,
             status=say.status,
-            reason=say.reason,
+            reason=word(say.reason),
             message=say.message[:MESSAGE_LIMIT],
             observed_generation=generation,
             last_transition_time=now.replace(microsecond=0) if moved or old is None else old.last_transition_time,

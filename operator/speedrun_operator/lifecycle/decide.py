@@ -12,7 +12,7 @@ from speedrun_operator.api.phases import AllocationState, ConditionType, Phase, 
 from speedrun_operator.api.status import Allocation, PlanSummary, Run, Status
 from speedrun_operator.lifecycle import admission, display, notices, submission
 from speedrun_operator.lifecycle.allocations import after_observation, after_outcome
-from speedrun_operator.lifecycle.conditions import Say, update
+from speedrun_operator.lifecycle.conditions import Say, update, word
 from speedrun_operator.lifecycle.observation import Busy, Unknown
 from speedrun_operator.lifecycle.runs import advance
 from speedrun_operator.lifecycle.situation import Decision, Situation, Submit
@@ -20,9 +20,6 @@ from speedrun_operator.planning import RunPlan
 from speedrun_operator.progress.fold import Progress
 
 FIRST_ARM = "A"
-_OF_ONE_ALLOCATION = (
-    "step", "total_steps", "step_avg", "progress_percentage", "estimated_remaining_seconds", "clock",
-)  # fmt: skip
 
 
 def is_finished(status: Status) -> bool:
@@ -38,23 +35,24 @@ def decide(situation: Situation) -> Decision:
     allocations = tuple(_moved(each, situation) for each in old.allocations)
     says: list[Say] = []
     plan = old.plan
+    if isinstance(situation.plan, RunPlan) and (plan is None or not allocations):
+        plan = situation.plan.summary()
     if not allocations:
         verdict = admission.admit(situation)
         says.append(verdict.say())
         if verdict.refused:
             return _decision(situation, _refused(situation, old, says, verdict.reason, verdict.message))
-        if isinstance(situation.plan, RunPlan):
-            plan = situation.plan.summary()
         if not verdict.admitted:
             waiting = old.model_copy(update={"plan": plan, "reason": verdict.reason, "phase": Phase.PENDING})
             return _decision(situation, _with(situation, waiting, [*says, *_open_says()]))
     runs = _runs(situation, old, allocations, plan)
-    if all(each.phase.finished or each.phase is Phase.PENDING for each in runs) and _may_open(situation, allocations):
-        allocations = (*allocations, submission.open_allocation(situation, allocations))
+    if submission.needs_another(allocations, runs, situation.policy.most_lost):
+        number = None  # while submitting has to wait, the work is Pending and not Failed
+        if situation.waiting is None:
+            allocations = (*allocations, submission.open_allocation(situation, allocations))
+            number = allocations[-1].id
         runs = tuple(
-            Run(index=each.index, arm=each.arm, phase=Phase.PENDING, allocation=allocations[-1].id)
-            if not each.counted
-            else each
+            each if each.counted else Run(index=each.index, arm=each.arm, phase=Phase.PENDING, allocation=number)
             for each in runs
         )
     status = _summed_up(situation, old, plan, allocations, runs, says)
@@ -67,10 +65,6 @@ def _moved(allocation: Allocation, situation: Situation) -> Allocation:
     if seen := situation.observed.get(allocation.id):
         allocation = after_observation(allocation, seen, situation.policy.lost_after)
     return allocation
-
-
-def _may_open(situation: Situation, allocations: tuple[Allocation, ...]) -> bool:
-    return situation.waiting is None and submission.opens_another(allocations, situation.policy.most_lost)
 
 
 def _runs(
@@ -134,7 +128,8 @@ def _summed_up(
     finished = all(each.phase.finished for each in runs)
     seen = situation.observed.get(newest.id) if newest else None
     log = seen.log if seen else None
-    record = log.run(run.index) if log and run else None
+    afresh = run is not None and run.phase in (Phase.PENDING, Phase.QUEUED)  # numbers of an earlier start are gone
+    says += _backend_says(situation)
     update_: dict[str, object] = {
         "plan": plan,
         "allocations": allocations,
@@ -142,17 +137,16 @@ def _summed_up(
         "phase": runs[-1].phase if finished else display.phase_of(runs, allocations),
         **display.columns(plan, allocations, runs),
     }
-    if len(allocations) > len(old.allocations):
-        update_ |= dict.fromkeys(_OF_ONE_ALLOCATION)
     if run is not None:
         update_ |= {"val_loss": run.val_loss, "train_time": run.train_time, "train_time_ms": run.train_time_ms}
-        update_["reason"] = run.reason if finished else _live_reason(situation, newest)
+        update_["reason"] = run.reason if finished else _live_reason(old, says, newest)
         if newest is not None:
-            update_["clock"] = display.clock(newest, log, run, old.clock)
-    update_ |= display.training(record.progress if record else Progress())
+            update_["clock"] = display.clock(newest, None if afresh else log, run, None if afresh else old.clock)
+        record = log.run(run.index) if log and not afresh else None
+        if log is not None or afresh:
+            update_ |= display.training(record.progress if record else Progress())
     if finished:
         update_["estimated_remaining_seconds"] = None
-    says += _backend_says(situation)
     says += _job_says(newest)
     says += _end_says(run, finished)
     if finished and newest is not None and newest.reason == Reason.SUBMISSION_REJECTED.value:
@@ -160,10 +154,13 @@ def _summed_up(
     return _with(situation, old.model_copy(update=update_), says)
 
 
-def _live_reason(situation: Situation, newest: Allocation | None) -> str | None:
-    if situation.unanswered is not None:
-        return situation.unanswered.reason
-    return newest.reason if newest else None
+def _live_reason(old: Status, says: list[Say], newest: Allocation | None) -> str | None:
+    """While the backend is out of reach, that; it is so until it answers, whatever else wakes us meanwhile."""
+    before = old.condition(ConditionType.BACKEND_REACHABLE)
+    reachable = next((each for each in says if each.type is ConditionType.BACKEND_REACHABLE), before)
+    if reachable is not None and reachable.status == "False":
+        return reachable.reason
+    return word(newest.reason) if newest and newest.reason else None
 
 
 def _backend_says(situation: Situation) -> list[Say]:
@@ -186,13 +183,16 @@ def _job_says(newest: Allocation | None) -> list[Say]:
         says = [
             Say(ConditionType.SUBMITTED, "True", Reason.SUBMITTED.value, f"job {newest.job_id}, named {newest.name}")
         ]
-    if newest.started is not None:
-        where = f" on {newest.node}" if newest.node else ""
-        says.append(Say(ConditionType.STARTED, "True", Reason.STARTED.value, f"job {newest.job_id} runs{where}"))
-    elif newest.state is not AllocationState.ENDED:
-        message = f"job {newest.job_id} waits: {newest.reason}" if newest.job_id and newest.reason else ""
-        says.append(Say(ConditionType.STARTED, "False", newest.reason or Reason.NOT_STARTED.value, message))
-    return says
+    ended = newest.state is AllocationState.ENDED
+    if newest.started is not None or newest.state is AllocationState.RUNNING:
+        message = f"job {newest.job_id} {'ran' if ended else 'runs'}{f' on {newest.node}' if newest.node else ''}"
+        return [*says, Say(ConditionType.STARTED, "True", Reason.STARTED.value, message)]
+    message = ""
+    if newest.job_id is not None and ended:
+        message = f"job {newest.job_id} ended before it started"
+    elif newest.job_id is not None and newest.reason:
+        message = f"job {newest.job_id} waits: {newest.reason}"
+    return [*says, Say(ConditionType.STARTED, "False", newest.reason or Reason.NOT_STARTED.value, message)]
 
 
 def _end_says(run: Run | None, finished: bool) -> list[Say]:

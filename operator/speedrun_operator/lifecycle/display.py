@@ -14,6 +14,7 @@ from speedrun_operator.lifecycle.runs import TRAIN_STAGE
 from speedrun_operator.progress.allocation import AllocationProgress
 from speedrun_operator.progress.fold import Progress, remaining_seconds
 
+MOST_REMAINING_SECONDS = 10 * 365 * 86400
 _STAGE_CLOCK = {"image": "image_milliseconds", "code": "data_milliseconds", "data": "data_milliseconds"}
 
 
@@ -23,40 +24,39 @@ def shown_run(runs: tuple[Run, ...]) -> Run | None:
 
 
 def training(progress: Progress) -> dict[str, object]:
-    """Step, pace and what is left of one run's training; ETA in whole seconds."""
-    if progress.step is None or not progress.total_steps:
-        return {}
-    left = remaining_seconds(progress)
-    finished = progress.final is not None
+    """Step, pace and what is left of one run's training; ETA in whole seconds. None for what the log does not say."""
+    percentage = left = None
+    if progress.step is not None and progress.total_steps:
+        percentage = min(100, 100 * progress.step // progress.total_steps)
+        left = remaining_seconds(progress)
+    known = left is not None and left <= MOST_REMAINING_SECONDS and progress.final is None
     return {
         "step": progress.step,
         "total_steps": progress.total_steps,
         "step_avg": progress.step_avg_ms,
-        "progress_percentage": min(100, 100 * progress.step // progress.total_steps),
-        "estimated_remaining_seconds": None if finished or left is None else round(left),
+        "progress_percentage": percentage,
+        "estimated_remaining_seconds": round(left) if left is not None and known else None,
     }
 
 
 def clock(allocation: Allocation, log: AllocationProgress | None, run: Run, before: Clock | None) -> Clock:
     """Where one allocation's time went, in milliseconds; what is not known yet stays as it was.
 
-    Stage times are the node's own; the compile is what the training stage took beyond its timed loop before the first
-    training line is not known from the log, so it is the stage's length less train_time, once the stage has ended.
+    Stage times are the node's own. The log does not say when compiling ended, so `compile` is what the training stage
+    took beyond train_time, known once the stage has ended.
     """
-    times: dict[str, int] = {}
+    times: dict[str, int | None] = {"train_milliseconds": run.train_time_ms}
     if allocation.submitted and allocation.started:
         times["queue_milliseconds"] = _between(allocation.submitted, allocation.started)
     if allocation.started and allocation.ended:
         times["wall_milliseconds"] = _between(allocation.started, allocation.ended)
-    if run.train_time_ms is not None:
-        times["train_milliseconds"] = run.train_time_ms
     record = log.run(run.index) if log else None
     for stage in record.stages if record else ():
         if stage.began_ms is None or stage.ended_ms is None:
             continue
         took = max(0, stage.ended_ms - stage.began_ms)
         if key := _STAGE_CLOCK.get(stage.name):
-            times[key] = times.get(key, 0) + took
+            times[key] = (times.get(key) or 0) + took
         elif stage.name == TRAIN_STAGE and run.train_time_ms is not None:
             times["compile_milliseconds"] = max(0, took - run.train_time_ms)
     return (before or Clock()).model_copy(update=times)

@@ -9,8 +9,16 @@ from speedrun_operator.lifecycle.situation import Notice
 
 def between(old: Status, new: Status) -> tuple[Notice, ...]:
     """Events for the transitions from `old` to `new`, in the order in which a person would tell them."""
-    told = [*_conditions(old, new), *_phases(old, new)]
+    told = [_lost(old, new), *_conditions(old, new), *_phases(old, new)]
     return tuple(notice for notice in told if notice is not None)
+
+
+def _lost(old: Status, new: Status) -> Notice | None:
+    """A job that Slurm lost, where another follows it; of the last one, the end tells."""
+    if not old.allocations or len(new.allocations) == len(old.allocations):
+        return None
+    lost = new.allocations[len(old.allocations) - 1]
+    return Notice(True, lost.reason or "", f"{lost.message}; another job follows")
 
 
 def _conditions(old: Status, new: Status) -> list[Notice | None]:

@@ -15,6 +15,7 @@ from speedrun_operator.progress.fold import Progress, Stage
 from speedrun_operator.progress.records import Validation
 
 TRAIN_STAGE = "train"
+_NO_NUMBERS: dict[str, object] = dict.fromkeys(("val_loss", "train_time", "train_time_ms"))
 
 
 def seconds_text(milliseconds: int) -> str:
@@ -23,20 +24,23 @@ def seconds_text(milliseconds: int) -> str:
 
 
 def advance(run: Run, allocation: Allocation, log: AllocationProgress | None, target: Decimal) -> Run:
-    """`run`, which belongs to `allocation`, as it stands now. `log` None: nothing new was read."""
+    """`run`, which belongs to `allocation`, as it stands now. `log` None: nothing new was read.
+
+    Numbers of an attempt that a requeue ended go with it.
+    """
     record = log.run(run.index) if log is not None else None
     if allocation.state is AllocationState.ENDED:
         return _ended(run, allocation, record, target)
     shown = run.model_copy(update={"allocation": allocation.id})
     if allocation.state is AllocationState.SUBMITTING:
-        return shown.model_copy(update={"phase": Phase.PENDING})
+        return shown.model_copy(update={"phase": Phase.PENDING, **_NO_NUMBERS})
     if allocation.state is AllocationState.QUEUED:
-        return shown.model_copy(update={"phase": Phase.QUEUED})
+        return shown.model_copy(update={"phase": Phase.QUEUED, **_NO_NUMBERS})
     if log is None:
         before = run.phase in (Phase.PENDING, Phase.QUEUED)
         return shown.model_copy(update={"phase": Phase.PREPARING}) if before else shown
     if record is None:
-        return shown.model_copy(update={"phase": Phase.PREPARING})
+        return shown.model_copy(update={"phase": Phase.PREPARING, **_NO_NUMBERS})
     return shown.model_copy(update={"phase": _live_phase(record), **_numbers(record.progress)})
 
 
@@ -48,11 +52,12 @@ def _live_phase(record: RunRecord) -> Phase:
 
 
 def _numbers(progress: Progress) -> dict[str, object]:
-    said = progress.last_validation
-    numbers: dict[str, object] = {"val_loss": _loss(said) if said else None}
-    if progress.train_time_ms is not None:
-        numbers |= {"train_time": seconds_text(progress.train_time_ms), "train_time_ms": progress.train_time_ms}
-    return numbers
+    said, spent = progress.last_validation, progress.train_time_ms
+    return {
+        "val_loss": _loss(said) if said else None,
+        "train_time": seconds_text(spent) if spent is not None else None,
+        "train_time_ms": spent,
+    }
 
 
 def _loss(said: Validation) -> float | None:
@@ -62,7 +67,7 @@ def _loss(said: Validation) -> float | None:
 def _ended(run: Run, allocation: Allocation, record: RunRecord | None, target: Decimal) -> Run:
     progress = record.progress if record else Progress()
     final = progress.final
-    update: dict[str, object] = {"allocation": allocation.id, "val_loss": None}
+    update: dict[str, object] = {"allocation": allocation.id, **_NO_NUMBERS}
     if final is not None:
         update |= {"train_time": seconds_text(final.train_time_ms), "train_time_ms": final.train_time_ms}
     if final is not None and final.val_loss is not None:
@@ -83,21 +88,22 @@ def _ended(run: Run, allocation: Allocation, record: RunRecord | None, target: D
             "counted": True,
         }
     else:
-        update |= {"phase": Phase.FAILED, "train_time": None, "train_time_ms": None, "counted": False}
-        update |= _failure(allocation, record)
+        update |= {"phase": Phase.FAILED, "counted": False, **_failure(allocation, record)}
     return run.model_copy(update=update)
 
 
 def _failure(allocation: Allocation, record: RunRecord | None) -> dict[str, object]:
     stage = record.stage if record else None
     where = f"stage {stage.name}" if stage else "the job"
+    inside = f"; it was in {where}" if stage else ""
     code = record.exit_code if record else None
     if allocation.reason not in (None, Reason.COMPLETED.value, Reason.JOB_FAILED.value):
-        said = allocation.message or allocation.reason
-        return {"reason": allocation.reason, "message": f"{said}; it was in {where}" if stage else said}
-    if code not in (0, None) or allocation.reason == Reason.JOB_FAILED.value:
-        exit_text = f"exit code {code}" if code is not None else allocation.message or "an error"
-        return {"reason": Reason.JOB_FAILED.value, "message": f"{where} ended with {exit_text}; the log says why"}
+        return {"reason": allocation.reason, "message": f"{allocation.message or allocation.reason}{inside}"}
+    if code not in (0, None):
+        return {"reason": Reason.JOB_FAILED.value, "message": f"{where} ended with exit code {code}; the log says why"}
+    if allocation.reason == Reason.JOB_FAILED.value:
+        said = allocation.message or "the job's script failed"
+        return {"reason": Reason.JOB_FAILED.value, "message": f"{said}{inside}; the log says why"}
     return {
         "reason": Reason.NO_RESULT.value,
         "message": "the log ends without a validation at the last step, so there is no result",

@@ -22,7 +22,10 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Bounds of the state machine. `lost_after`: a job that no witness knows for so long is lost."""
+    """Bounds of the state machine. `lost_after`: a job that no witness knows for so long is lost.
+
+    `most_lost`: so many lost jobs of a Speedrun are each followed by another; one more, and it has failed.
+    """
 
     lost_after: timedelta = timedelta(seconds=300)
     most_lost: int = 5

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from speedrun_operator.api.phases import AllocationState, Reason
-from speedrun_operator.api.status import Allocation
+from speedrun_operator.api.status import Allocation, Run
 from speedrun_operator.lifecycle.observation import JobState
 from speedrun_operator.lifecycle.situation import Situation, Submit
 
 
-def opens_another(allocations: tuple[Allocation, ...], most_lost: int) -> bool:
-    """Whether the work goes on in a new allocation: the first, or one after Slurm lost a job that it had accepted."""
+def needs_another(allocations: tuple[Allocation, ...], runs: tuple[Run, ...], most_lost: int) -> bool:
+    """Whether the work goes on in a new allocation: the first, or one after Slurm lost a job that it had accepted.
+
+    Never once every run has its result, however its job ended.
+    """
+    if all(each.counted for each in runs):
+        return False
     if not allocations:
         return True
     lost = sum(each.reason == Reason.JOB_LOST.value for each in allocations)

@@ -107,18 +107,29 @@ class RecipeError(Exception):
     """A shipped recipe cannot be read: a fault of the installation, with the file and the field."""
 
 
+def read(file: str, text: str) -> Recipe:
+    """The recipe that `text`, the content of `file`, holds. Raises RecipeError."""
+    try:
+        recipe = Recipe.model_validate(yaml.safe_load(text))
+    except yaml.YAMLError as error:
+        raise RecipeError(f"recipe {file}: {error}") from error
+    except ValidationError as invalid:
+        faults = [
+            f"{'.'.join(map(str, each['loc'])) or 'the file'}: {each['msg']}"
+            for each in invalid.errors(include_url=False)
+        ]
+        raise RecipeError(f"recipe {file}: {'; '.join(faults)}") from invalid
+    if file != f"{recipe.name}.yaml":
+        raise RecipeError(f"recipe {file}: name: it calls itself {recipe.name!r}")
+    return recipe
+
+
 @cache
 def shipped() -> dict[str, Recipe]:
     """The recipes in this package by name, in the order of their names."""
     found: dict[str, Recipe] = {}
     for file in sorted(resources.files(__package__).iterdir(), key=lambda each: each.name):
-        if not file.name.endswith(".yaml"):
-            continue
-        try:
-            recipe = Recipe.model_validate(yaml.safe_load(file.read_text()))
-        except (yaml.YAMLError, ValidationError) as error:
-            raise RecipeError(f"recipe {file.name}: {error}") from error
-        if file.name != f"{recipe.name}.yaml":
-            raise RecipeError(f"recipe {file.name} calls itself {recipe.name!r}")
-        found[recipe.name] = recipe
+        if file.name.endswith(".yaml"):
+            recipe = read(file.name, file.read_text(encoding="utf-8"))
+            found[recipe.name] = recipe
     return found

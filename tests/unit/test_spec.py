@@ -1,0 +1,239 @@
+"""`spec`: what is taken, and that no text of it can become more than a word anywhere."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from speedrun_operator.api.names import FINISHED_LABEL
+from speedrun_operator.api.resource import Resource, explain
+from speedrun_operator.api.schema import custom_resource_definition
+from speedrun_operator.api.spec import Spec
+from unit.builders import NOON, raw
+from unit.structural import faults
+
+SCHEMA = custom_resource_definition()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+
+TEXTS = [
+    "recipe.name",
+    "gpus.type",
+    "slurm.partition",
+    "slurm.account",
+    "slurm.qos",
+    "slurm.reservation",
+    "slurm.constraint",
+    "slurm.nodeList.0",
+    "slurm.exclude.0",
+]
+HOSTILE = {
+    "a quote": "a'b",
+    "two quotes": 'a"b',
+    "a substitution": "$(id)",
+    "a variable": "$HOME",
+    "backticks": "`id`",
+    "a line end behind": "a\n",
+    "a line end before": "\na",
+    "a line end within": "a\nb",
+    "a carriage return": "a\r",
+    "a dash before": "-a",
+    "an option": "--wrap=id",
+    "NUL": "a\0",
+    "a blank": "a b",
+    "a tab": "a\t",
+    "a semicolon": "a;b",
+    "a redirection": "a>b",
+    "a comma, which would add a node or a partition": "a,b",
+    "a percent sign, which sbatch replaces": "a%j",
+    "a backslash": "a\\",
+    "a slash": "a/b",
+    "a letter of another script": "aé",
+    "digits of another script": "a\u0661",
+    "a line separator": "a\u2028",
+    "10 kB": "a" * 10_000,
+}
+
+
+def spec_with(path: str, value: object) -> dict[str, Any]:
+    """A spec that is sound but for `value` at `path`; a number in the path makes a list."""
+    spec: dict[str, Any] = {"recipe": {"name": "replay"}}
+    *parents, last = path.split(".")
+    node: Any = spec
+    for part in parents:
+        node = node.setdefault(part, [] if last.isdecimal() and part == parents[-1] else {})
+    if isinstance(node, list):
+        node.append(value)
+    else:
+        node[last] = value
+    return spec
+
+
+def refusal(spec: object) -> str:
+    with pytest.raises(ValidationError) as invalid:
+        Spec.model_validate(spec)
+    return explain(invalid.value)
+
+
+def test_every_text_of_the_schema_is_tried() -> None:
+    texts: set[str] = set()
+
+    def collect(schema: dict[str, Any], path: str) -> None:
+        if schema.get("type") == "string" and "enum" not in schema:
+            texts.add(path)
+        for name, each in schema.get("properties", {}).items():
+            collect(each, f"{path}.{name}" if path else name)
+        if "items" in schema:
+            collect(schema["items"], f"{path}.0")
+
+    collect(SCHEMA, "")
+    assert texts == set(TEXTS)
+
+
+@pytest.mark.parametrize("value", HOSTILE.values(), ids=HOSTILE)
+@pytest.mark.parametrize("path", TEXTS)
+def test_hostile_text_is_refused_with_the_field(path: str, value: str) -> None:
+    spec = spec_with(path, value)
+    assert refusal(spec).startswith(f"spec.{path}: String should ")
+    assert any(fault.startswith("spec." + path.replace(".0", "[0]")) for fault in faults(SCHEMA, spec, "spec"))
+
+
+@settings(deadline=None)
+@given(st.sampled_from(TEXTS), st.text(alphabet=st.sampled_from("ab1-_.&|*()[],$`'\"\\\n\0 é")))
+def test_models_and_schema_take_the_same_texts(path: str, value: str) -> None:
+    spec = spec_with(path, value)
+    try:
+        Spec.model_validate(spec)
+    except ValidationError:
+        taken = False
+    else:
+        taken = True
+    assert taken == (list(faults(SCHEMA, spec)) == [])
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("recipe.name", "modded-nanogpt"),
+        ("gpus.type", "H100"),
+        ("gpus.type", "RTX_6000-Ada"),
+        ("slurm.partition", "compute-h100"),
+        ("slurm.partition", ""),
+        ("slurm.account", "lab_1.x"),
+        ("slurm.constraint", "intel&(gpu|tpu)*2"),
+        ("slurm.constraint", "[rack1*2&rack2*4]"),
+        ("slurm.nodeList.0", "slurm-h100-[0-3,7]"),
+        ("slurm.exclude.0", "node-a.cluster"),
+    ],
+)
+def test_what_slurm_calls_things_is_taken(path: str, value: str) -> None:
+    Spec.model_validate(spec_with(path, value))
+
+
+@pytest.mark.parametrize("key", [*HOSTILE.values(), "", "1a", "_a", "a-b", "a.b", "a=b"], ids=repr)
+def test_names_of_parameters_are_words(key: str) -> None:
+    assert "String should " in refusal({"recipe": {"name": "replay", "parameters": {key: 1}}})
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        pytest.param({}, "spec.recipe: Field required", id="empty"),
+        pytest.param({"recipe": {}}, "spec.recipe.name: Field required", id="no name"),
+        pytest.param(
+            {"recepi": {"name": "a"}},
+            "spec.recipe: Field required; spec.recepi: Extra inputs are not permitted",
+            id="an unknown field",
+        ),
+        pytest.param(
+            {"recipe": {"name": "a"}, "backend": "Pods"},
+            "spec.backend: Input should be 'Slurm'",
+            id="a backend to come",
+        ),
+        pytest.param(spec_with("target", 0), "spec.target: Input should be greater than 0", id="no target"),
+        pytest.param(
+            spec_with("target", 1001), "spec.target: Input should be less than or equal to 1000", id="too high"
+        ),
+        pytest.param(spec_with("target", float("nan")), "spec.target: Input should be a finite number", id="nan"),
+        pytest.param(spec_with("target", float("inf")), "spec.target: Input should be a finite number", id="infinity"),
+        pytest.param(spec_with("target", "low"), "spec.target: Input should be a valid decimal", id="a word"),
+        pytest.param(
+            spec_with("gpus.count", -1), "spec.gpus.count: Input should be greater than or equal to 0", id="-1"
+        ),
+        pytest.param(spec_with("gpus.count", 65), "spec.gpus.count: Input should be less than or equal to 64", id="65"),
+        pytest.param(spec_with("gpus.count", 1.5), "spec.gpus.count: Input should be a valid integer", id="half a GPU"),
+        pytest.param(spec_with("timeLimitSeconds", 59), "spec.timeLimitSeconds: Input should be greater", id="59 s"),
+        pytest.param(spec_with("slurm.nice", -1), "spec.slurm.nice: Input should be greater", id="to the front"),
+        pytest.param(
+            {"recipe": {"name": "a"}, "slurm": {"nodeList": ["a"] * 65}},
+            "spec.slurm.nodeList: List should have at most 64 items",
+            id="many nodes",
+        ),
+        pytest.param(
+            {"recipe": {"name": "a", "parameters": {f"p{n}": 1 for n in range(33)}}},
+            "spec.recipe.parameters: Dictionary should have at most 32 items",
+            id="many parameters",
+        ),
+        pytest.param(
+            {"recipe": {"name": "a", "parameters": {"lr": 0.003}}},
+            "spec.recipe.parameters.lr: Input should be a valid integer or: Input should be a valid string",
+            id="a fraction",
+        ),
+        pytest.param(
+            {"recipe": {"name": "a", "parameters": {"flag": True}}},
+            "spec.recipe.parameters.flag: Input should be a valid integer or: Input should be a valid string",
+            id="a flag",
+        ),
+        pytest.param(
+            {"recipe": {"name": "a", "parameters": {"int": "x" * 1025}}},
+            "spec.recipe.parameters.int: Input should be a valid integer or: String should have at most 1024",
+            id="a long value",
+        ),
+        pytest.param(
+            {"recipe": {"name": "a", "parameters": {"a b": 1}}},
+            "spec.recipe.parameters.a b: String should match pattern",
+            id="a name with a blank",
+        ),
+        pytest.param([], "spec: Input should be a valid dictionary", id="a list"),
+    ],
+)
+def test_a_refusal_names_the_field(spec: object, message: str) -> None:
+    assert refusal(spec).startswith(message)
+
+
+def test_a_spec_with_many_faults_is_told_shortly() -> None:
+    said = refusal({"recipe": {"name": "a"}, **{f"f{n}": 1 for n in range(50)}})
+    assert said.count(";") == 7
+
+
+def test_a_target_is_the_decimal_that_was_written() -> None:
+    assert str(Spec.model_validate(spec_with("target", 3.28)).target) == "3.28"
+
+
+def test_numbers_of_parameters_stay_numbers_and_texts_texts() -> None:
+    spec = Spec.model_validate({"recipe": {"name": "a", "parameters": {"n": 7, "t": "7"}}})
+    assert spec.recipe.parameters == {"n": 7, "t": "7"}
+
+
+def test_a_resource_as_it_is_read() -> None:
+    one = Resource.parse(raw())
+    assert (str(one.identity), one.generation, one.created) == ("lab/mine", 1, NOON)
+    assert (one.protected, one.deleting, one.labelled_finished, one.spec_error) == (True, False, False, None)
+
+
+@pytest.mark.parametrize(
+    ("labels", "finished"), [(None, False), ({FINISHED_LABEL: "true"}, True), ({FINISHED_LABEL: "no"}, False)]
+)
+def test_the_label_counts_with_its_value_as_in_the_selector(labels: dict[str, str] | None, finished: bool) -> None:
+    made = copy.deepcopy(raw())
+    made["metadata"]["labels"] = labels
+    assert Resource.parse(made).labelled_finished is finished
+
+
+def test_a_stored_spec_that_does_not_validate_is_told_and_not_raised() -> None:
+    one = Resource.parse(raw({"recipe": {"name": "A"}}))
+    assert one.spec is None
+    assert one.spec_error is not None and one.spec_error.startswith("spec.recipe.name: ")
