@@ -7,6 +7,7 @@ python -m testbed.demo --down   stop the operator (the bed is taken down by `pyt
 from __future__ import annotations
 
 import json
+import re
 import sys
 import time
 from pathlib import Path
@@ -22,6 +23,7 @@ from testbed.processes import StartFailed
 EXAMPLE = Path(__file__).parents[2] / "examples" / "smoke.yaml"
 NAME = "smoke"
 TIMEOUT_SECONDS = 600.0
+WIDTHS = (8, 12, 11, 13, 7, 7, 10, 5)  # NAME PHASE VAL_LOSS TRAIN_TIME STEP RUNS BACKEND AGE
 
 
 def say(line: str) -> None:
@@ -72,23 +74,37 @@ def _demo(place: Place) -> int:
 def _follow(kubectl: Kubectl) -> str:
     """Print a line of `kubectl get` whenever it says something new (but for the age); the final phase."""
     deadline = time.monotonic() + TIMEOUT_SECONDS
-    told = ""
-    header = False
+    told: list[str] = []
     while time.monotonic() < deadline:
-        lines = kubectl("get", "speedruns", NAME).splitlines()
-        row = lines[-1]
-        if not header:
-            print(lines[0], flush=True)
-            header = True
-        if row.split()[:-1] != told.split()[:-1]:
-            print(row, flush=True)
+        table = _table(kubectl)
+        header, row = (_columns(line, table[0]) for line in table)
+        if not told:
+            print(_line(header), flush=True)
+        if row[:-1] != told[:-1]:
+            print(_line(row), flush=True)
             told = row
         status: dict[str, Any] = json.loads(kubectl("get", "speedruns", NAME, "-o", "json")).get("status", {})
         if any(each["type"] == "Finished" and each["status"] == "True" for each in status.get("conditions", [])):
-            print(kubectl("get", "speedruns", NAME, "-o", "wide"), flush=True)
+            print("\n" + kubectl("get", "speedruns", NAME, "-o", "wide"), flush=True)
             return str(status["phase"])
         time.sleep(0.5)
     raise TimeoutError(f"the run did not end within {TIMEOUT_SECONDS:g} s; look at `kubectl describe speedrun {NAME}`")
+
+
+def _table(kubectl: Kubectl) -> tuple[str, str]:
+    """kubectl's header and row, whose widths differ from call to call."""
+    header, row = kubectl("get", "speedruns", NAME).splitlines()
+    return header, row
+
+
+def _columns(line: str, header: str) -> list[str]:
+    """The cells of a line of kubectl's table; cells may be empty, so they are cut where the header's words begin."""
+    starts = [match.start() for match in re.finditer(r"\S+", header)]
+    return [line[start:end].strip() for start, end in zip(starts, [*starts[1:], None], strict=True)]
+
+
+def _line(cells: list[str]) -> str:
+    return "".join(f"{cell:<{width}}" for cell, width in zip(cells, WIDTHS, strict=True)).rstrip()
 
 
 def _farewell(facts: Facts, kubectl: Kubectl, operator: Operator) -> None:

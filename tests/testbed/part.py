@@ -14,7 +14,10 @@ from typing import Protocol
 
 from testbed.processes import Processes
 
-STATE = Path("/srv/speedrun-testbed")
+# TESTBED_NAME gives a bed of its own beside the machine's: for people who work on two clones at once.
+NAME = os.environ.get("TESTBED_NAME", "")
+SUFFIX = f"-{NAME}" if NAME else ""
+STATE = Path(f"/srv/speedrun-testbed{SUFFIX}")
 PROFILES = ("fast", "default", "bench")
 
 

@@ -13,11 +13,11 @@ from functools import partial
 from pathlib import Path
 
 from testbed import leftovers
-from testbed.part import Place
+from testbed.part import SUFFIX, Place
 from testbed.processes import StartFailed
 
 CLUSTER_ID = "cl-1a2b3c4d"
-NAMES = ("srbed-alice", "srbed-bob")
+NAMES = (f"srbed{SUFFIX}-alice", f"srbed{SUFFIX}-bob")
 COMMENT = "speedrun test bed"
 
 

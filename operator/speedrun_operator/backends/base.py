@@ -46,11 +46,14 @@ class Backend(Protocol):
         ...
 
     async def submit(self, ref: AllocationRef, plan: RunPlan) -> Outcome:
-        """Make the allocation exist, once. Calling again after Unknown or a lost answer is safe."""
+        """Make the allocation exist, once. Calling again after Unknown or a lost answer is safe.
+
+        A rejected one leaves nothing behind. One that was cancelled on its way is Rejected, too, with reason Cancelled.
+        """
         ...
 
     async def observe(self, refs: Sequence[AllocationRef]) -> Snapshot:
-        """Ask about all allocations at once."""
+        """Ask about all allocations at once. `Snapshot.observed` then has every one of them, unknown ones as UNSEEN."""
         ...
 
     async def cancel(self, refs: Sequence[AllocationRef]) -> Mapping[str, bool] | Unknown:

@@ -14,11 +14,14 @@ from dataclasses import dataclass
 
 from speedrun_operator.api.names import JOB_PREFIX
 from speedrun_operator.backends.base import AllocationRef, Snapshot
+from speedrun_operator.backends.reading import Reading
 from speedrun_operator.backends.slurm import commands, script
-from speedrun_operator.backends.slurm.ledger import Memory, Poll, absorb, read_poll
+from speedrun_operator.backends.slurm.answer import Poll, read_poll
+from speedrun_operator.backends.slurm.ledger import Memory, absorb
+from speedrun_operator.backends.slurm.outcome import last_lines, read_outcome
 from speedrun_operator.backends.slurm.package import pack
-from speedrun_operator.backends.slurm.queue import epoch, parse_squeue
-from speedrun_operator.lifecycle.observation import Accepted, Busy, JobState, Observed, Outcome, Rejected, Unknown
+from speedrun_operator.backends.slurm.queue import parse_squeue
+from speedrun_operator.lifecycle.observation import Busy, JobState, Observed, Outcome, Unknown
 from speedrun_operator.login import Login
 from speedrun_operator.login.errors import LoginError, NotRun
 from speedrun_operator.planning import RunPlan
@@ -27,9 +30,6 @@ SUBMIT_SECONDS = 240.0  # sbatch retries by itself for about 150 s
 POLL_SECONDS = 60.0
 CANCEL_SECONDS = 60.0
 POLL_OUTPUT = 2 * commands.POLL_BYTES
-SLURM_SILENT = Unknown(
-    "SlurmUnreachable", "squeue failed on the login node: slurmctld does not answer", reachable=False
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +44,19 @@ class SlurmBackend:
     """Implements `backends.base.Backend`."""
 
     def __init__(
-        self, login: Login, site: SlurmSite, cluster: str, monotonic: Callable[[], float] = time.monotonic
+        self,
+        login: Login,
+        site: SlurmSite,
+        cluster: str,
+        *,
+        log_bytes: int = commands.LOG_BYTES,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`cluster`: the eight characters of job names. `log_bytes`: what one poll reads of one log at most."""
         self._login = login
         self._site = site
         self._cluster = cluster
+        self._log_bytes = log_bytes
         self._monotonic = monotonic
         self._memory: dict[str, Memory] = {}
         self._turn: deque[str] = deque()
@@ -80,30 +88,28 @@ class SlurmBackend:
         except LoginError as error:
             return Unknown(error.reason.value, error.message, reachable=False)
         answers = commands.sections(done.stdout, nonce)
-        return _outcome(answers[-1].words if answers else (), done.stderr.decode(errors="replace"))
+        return read_outcome(answers[-1].words if answers else (), done.stderr.decode(errors="replace"))
 
     async def observe(self, refs: Sequence[AllocationRef]) -> Snapshot:
         by_name = {self.name_of(ref): ref for ref in refs}
         order = self._in_turn(by_name)
+        for name, ref in by_name.items():
+            self._memory.setdefault(name, Memory(Reading(ref.log_format)))
         poll = await self._poll([by_name[name] for name in order])
+        kept = [name for name in order if name in self._memory]  # the others were forgotten meanwhile
         if isinstance(poll, Unknown):
+            self._memory |= {name: self._memory[name].unanswered() for name in kept}
             return Snapshot(error=poll)
         observed: dict[str, Observed] = {}
         now = self._monotonic()
-        for name in order:
-            memory = self._memory.get(name) or Memory(by_name[name].log_format)
-            self._memory[name], seen = absorb(memory, poll, name, now)
-            if seen is not None:
-                observed[name] = seen
-        if not poll.queue_known and not observed:
-            return Snapshot(error=SLURM_SILENT)
-        behind = any(self._memory[name].offset < self._memory[name].size for name in order)
-        return Snapshot(observed=observed, behind=behind)
+        for name in kept:
+            self._memory[name], observed[name] = absorb(self._memory[name], poll, name, now)
+        return Snapshot(observed=observed, behind=any(self._memory[name].behind for name in kept))
 
     async def cancel(self, refs: Sequence[AllocationRef]) -> Mapping[str, bool] | Unknown:
         nonce = secrets.token_hex(8)
         command = commands.cancel(root=self._site.root, prefix=self._prefix, nonce=nonce)
-        asked = "".join(f"{self.name_of(ref)}\t{_path(ref)}\n" for ref in refs)
+        asked = "".join(commands.cancel_line(self.name_of(ref), _path(ref)) for ref in refs)
         try:
             done = await self._login.run(command, stdin=asked.encode(), timeout=CANCEL_SECONDS)
         except LoginError as error:
@@ -112,7 +118,7 @@ class SlurmBackend:
         found = commands.sections(done.stdout, nonce)
         words = [section.words for section in found]
         if ("squeue", "0") not in words or words[-1] != ("done",):
-            return SLURM_SILENT
+            return _silent(done.stderr)
         live = {
             row.name
             for section in found
@@ -129,6 +135,12 @@ class SlurmBackend:
         await self._login.close()
 
     @property
+    def remote_commands(self) -> int:
+        """Commands sent to the login service since the start, whatever became of them."""
+        health = self._login.health()
+        return health.commands + health.commands_not_run + health.commands_unknown
+
+    @property
     def _prefix(self) -> str:
         return f"{JOB_PREFIX}-{self._cluster}-"
 
@@ -143,11 +155,11 @@ class SlurmBackend:
     async def _poll(self, refs: Sequence[AllocationRef]) -> Poll | Unknown:
         nonce = secrets.token_hex(8)
         names = [self.name_of(ref) for ref in refs]
-        lines = []
-        for name, ref in zip(names, refs, strict=True):
-            memory = self._memory.get(name)
-            lines.append(commands.poll_line(name, _path(ref), memory.offset if memory else 0, ref.since))
-        command = commands.poll(root=self._site.root, prefix=self._prefix, nonce=nonce)
+        lines = [
+            commands.poll_line(name, _path(ref), self._memory[name].reading.offset, ref.since)
+            for name, ref in zip(names, refs, strict=True)
+        ]
+        command = commands.poll(root=self._site.root, prefix=self._prefix, nonce=nonce, log_bytes=self._log_bytes)
         try:
             done = await self._login.run(
                 command, stdin="".join(lines).encode(), timeout=POLL_SECONDS, max_output=POLL_OUTPUT
@@ -155,38 +167,15 @@ class SlurmBackend:
         except LoginError as error:
             return Unknown(error.reason.value, error.message, reachable=False)
         poll = read_poll(commands.sections(done.stdout, nonce), self._prefix, names)
-        return poll or Unknown("AnswerIncomplete", "the poll's answer was not whole; it is asked again")
+        if poll is None:
+            return Unknown("AnswerIncomplete", "the poll's answer was not whole; it is asked again")
+        return poll if poll.queue_known else _silent(done.stderr)
+
+
+def _silent(stderr: bytes) -> Unknown:
+    said = last_lines(stderr.decode(errors="replace"))
+    return Unknown("SlurmUnreachable", f"squeue failed on the login node: {said}", reachable=False)
 
 
 def _path(ref: AllocationRef) -> str:
     return ref.identity.ledger("", ref.allocation).lstrip("/")
-
-
-def _outcome(words: Sequence[str], stderr: str) -> Outcome:
-    said = _sbatch_text(stderr)
-    match list(words):
-        case ["accepted", job_id, *at] if job_id.isdecimal():
-            return Accepted(job_id, epoch(at[0]) if at else None)
-        case ["rejected"]:
-            return Rejected("SubmissionRejected", f"sbatch refused the job: {said}")
-        case ["busy"]:
-            return Busy("SlurmBusy", f"sbatch could not take the job now: {said}")
-        case ["unasked"]:
-            return Busy("SlurmUnreachable", f"squeue failed, so nothing was submitted: {said}", reachable=False)
-        case ["storage"]:
-            return Busy("StorageUnwritable", "the ledger's directory on the shared file system cannot be written")
-        case ["claimed", age]:
-            left = max(0, commands.CLAIM_SECONDS - int(age)) if age.isdecimal() else commands.CLAIM_SECONDS
-            return Unknown(
-                "SubmissionUnknown",
-                f"an earlier submission has no known outcome; looked up again until it is {left} s older",
-            )
-        case ["unknown", *_]:
-            return Unknown("SubmissionUnknown", f"sbatch did not say whether it took the job: {said}")
-        case _:
-            return Unknown("AnswerIncomplete", "the submission's answer was not whole; it is looked up")
-
-
-def _sbatch_text(stderr: str) -> str:
-    lines = [line.strip() for line in stderr.splitlines() if line.strip()]
-    return "; ".join(lines[-3:])[:500] or "it printed no reason"

@@ -1,184 +1,110 @@
 """What the operator remembers of one allocation between polls, and how a poll's answer becomes an observation. Pure.
 
-Witnesses, in this order: squeue, sacct, the exit marker that the job's script leaves in the ledger. All of this memory
-can be lost: the next operator reads the log again from its start.
+Witnesses, in this order: squeue, sacct, the exit marker that the job's script leaves in the ledger. sacct is a witness
+of ends only: what it calls running and squeue does not know is a job that Slurm lost. All of this memory can be lost:
+the next operator reads the log again from its start.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 from speedrun_operator.api.phases import Reason
-from speedrun_operator.backends.slurm.commands import Section
-from speedrun_operator.backends.slurm.queue import (
-    SAY_ENDED,
-    Row,
-    end_reason,
-    epoch,
-    parse_sacct,
-    parse_squeue,
-)
+from speedrun_operator.backends.reading import Reading
+from speedrun_operator.backends.slurm.answer import ExitMarker, LogPart, Poll
+from speedrun_operator.backends.slurm.queue import Row, number
 from speedrun_operator.lifecycle.observation import JobState, Observed
-from speedrun_operator.progress import ParserState, feed
-from speedrun_operator.progress.allocation import AllocationProgress, add
+from speedrun_operator.progress.allocation import AllocationProgress
 
-ACCOUNTING_OFF = "Slurm accounting storage is disabled"
 SETTLE_SECONDS = 5.0  # a log may still grow on its way through a shared file system after the job's end
-
-
-@dataclass(frozen=True, slots=True)
-class LogPart:
-    """A piece of a log: `size` of the file, `offset` of `data` in it. `shrunk`: the file is another one now."""
-
-    size: int
-    offset: int
-    data: bytes = field(repr=False)
-    shrunk: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Poll:
-    """One poll's answer. `queue_known` False: squeue could not be asked, so nothing is known of any job.
-
-    `accounting_known` False: sacct could not be asked. Where accounting is off there is nothing to ask, and it is True.
-    """
-
-    now: datetime
-    queue_known: bool
-    accounting_known: bool
-    rows: Mapping[str, Sequence[Row]]
-    ended_rows: Mapping[str, Sequence[Row]]
-    owners: Mapping[str, str]
-    exits: Mapping[str, Mapping[str, str]]
-    logs: Mapping[str, LogPart]
+_LONG_AGO = datetime.min.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """One allocation's log position, what its log says, and since when it is ended or unseen (monotonic seconds)."""
+    """One allocation's log as far as it was read, and since when it is ended or unseen (monotonic seconds).
 
-    log_format: str
-    offset: int = 0
-    parser: ParserState | None = None
-    progress: AllocationProgress = field(default_factory=AllocationProgress)
+    `size` is the log's when it was last looked at; `caught_up`: all that was there at first has been read.
+    """
+
+    reading: Reading
     caught_up: bool = False
     size: int = 0
     ended_since: float | None = None
     unseen_since: float | None = None
 
+    @property
+    def behind(self) -> bool:
+        """Whether the log holds more than was read."""
+        return self.reading.offset < self.size
 
-def read_poll(sections: Sequence[Section], prefix: str, names: Sequence[str]) -> Poll | None:
-    """A poll's sections as a Poll; None when the answer is not whole."""
-    if not sections or sections[-1].words != ("done",):
-        return None
-    now: datetime | None = None
-    queue_known = accounting_known = False
-    rows: list[Row] = []
-    ended: list[Row] = []
-    owners: dict[str, str] = {}
-    exits: dict[str, dict[str, str]] = {}
-    logs: dict[str, LogPart] = {}
-    for section in sections:
-        match section.words:
-            case ("now", seconds):
-                now = epoch(seconds)
-            case ("squeue", code):
-                queue_known = code == "0"
-                rows = parse_squeue(section.body.decode(errors="replace"), prefix) if queue_known else []
-            case ("sacct", code):
-                said = section.body.decode(errors="replace")
-                accounting_known = code == "0" or ACCOUNTING_OFF in said
-                ended = parse_sacct(said, names) if code == "0" else []
-            case ("owner", name, job):
-                owners[name] = job
-            case ("exit", name, *fields):
-                exits[name] = dict(part.split("=", 1) for part in fields if "=" in part)
-            case ("log", name, size, offset, *shrunk) if size.isdecimal() and offset.isdecimal():
-                logs[name] = LogPart(int(size), int(offset), section.body, bool(shrunk))
-            case _:
-                pass
-    if now is None:
-        return None
-    return Poll(now, queue_known, accounting_known, _by_name(rows), _by_name(ended), owners, exits, logs)
+    def unanswered(self) -> Memory:
+        """After a poll that said nothing: absence counts only over answers in a row."""
+        return replace(self, unseen_since=None)
 
 
-def _by_name(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    found: dict[str, list[Row]] = {}
-    for row in rows:
-        found.setdefault(row.name, []).append(row)
-    return found
-
-
-def absorb(memory: Memory, poll: Poll, name: str, monotonic: float) -> tuple[Memory, Observed | None]:
-    """`memory` with one poll's answer, and what it shows; None where the answer says nothing of the allocation."""
+def absorb(memory: Memory, poll: Poll, name: str, monotonic: float) -> tuple[Memory, Observed]:
+    """`memory` with the answer of a poll whose queue is known, and what it shows of the allocation `name`."""
     memory = _with_log(memory, poll.logs.get(name))
-    row = _choose(poll.rows.get(name, ()), poll.owners.get(name))
-    if row is None and not poll.queue_known:
-        return memory, None
+    owner, marker = poll.owners.get(name), poll.exits.get(name)
+    row = _choose(poll.rows.get(name, ()), owner)
     if row is None:
-        row = _choose(poll.ended_rows.get(name, ()), poll.owners.get(name))
-    exit_ = poll.exits.get(name)
-    if row is None and exit_ is None and not poll.accounting_known:
-        return replace(memory, unseen_since=None, ended_since=None), Observed(JobState.UNSEEN, poll.now)
-    if row is None and exit_ is None:
+        ends = [each for each in poll.accounted.get(name, ()) if each.state is JobState.ENDED]
+        row = _choose(ends, owner)
+    if row is not None:
+        seen = _of_row(row, poll.now)
+    elif marker is not None:
+        seen = _of_marker(marker, poll.now)
+    elif poll.accounting_known:
         since = memory.unseen_since if memory.unseen_since is not None else monotonic
+        unseen_for = timedelta(seconds=monotonic - since)
         memory = replace(memory, unseen_since=since, ended_since=None)
-        return memory, Observed(JobState.UNSEEN, poll.now, unseen_for=timedelta(seconds=monotonic - since))
-    memory = replace(memory, unseen_since=None)
-    seen = _of_row(row, poll.now) if row is not None else _of_exit(exit_ or {}, poll.now)
+        return memory, Observed(JobState.UNSEEN, poll.now, log=_log(memory), unseen_for=unseen_for)
+    else:
+        return replace(memory.unanswered(), ended_since=None), Observed(JobState.UNSEEN, poll.now, log=_log(memory))
+    seen = replace(seen, log=_log(memory))
     if seen.state is not JobState.ENDED:
-        return replace(memory, ended_since=None), replace(seen, log=_log(memory))
+        return replace(memory, unseen_since=None, ended_since=None), seen
     since = memory.ended_since if memory.ended_since is not None else monotonic
-    memory = replace(memory, ended_since=since)
-    read_all = memory.offset >= memory.size
-    complete = read_all and (memory.progress.exit_code is not None or monotonic - since >= SETTLE_SECONDS)
-    return memory, replace(seen, log=_log(memory), log_complete=complete)
+    memory = replace(memory, unseen_since=None, ended_since=since)
+    never_ran = row is not None and row.started is None and memory.size == 0
+    settled = never_ran or memory.reading.progress.exit_code is not None or monotonic - since >= SETTLE_SECONDS
+    return memory, replace(seen, log_complete=settled and not memory.behind)
 
 
 def _log(memory: Memory) -> AllocationProgress | None:
-    return memory.progress if memory.caught_up else None
+    return memory.reading.progress if memory.caught_up else None
 
 
 def _with_log(memory: Memory, part: LogPart | None) -> Memory:
     if part is None:
         return replace(memory, caught_up=True)
     if part.shrunk:
-        return Memory(memory.log_format, ended_since=memory.ended_since, size=part.size)
-    if part.offset != memory.offset:
-        return memory
-    parser, records = feed(memory.parser or ParserState(memory.log_format), part.data)
-    progress = memory.progress
-    for record in records:
-        progress = add(progress, record)
-    offset = memory.offset + len(part.data)
-    return replace(
-        memory,
-        offset=offset,
-        parser=parser,
-        progress=progress,
-        size=part.size,
-        caught_up=memory.caught_up or offset >= part.size,
-    )
+        return replace(memory, reading=Reading(memory.reading.log_format), caught_up=False, size=part.size)
+    if part.offset != memory.reading.offset:  # an answer to an older question
+        return replace(memory, size=max(memory.size, part.size))
+    reading = memory.reading.after(part.data)
+    return replace(memory, reading=reading, size=part.size, caught_up=memory.caught_up or reading.offset >= part.size)
 
 
 def _choose(rows: Sequence[Row], owner: str | None) -> Row | None:
-    """Of several jobs with one name, the one that owns the allocation; before any started, the newest."""
-    for row in rows:
-        if row.job_id == owner:
-            return row
-    return max(rows, key=lambda each: int(each.job_id), default=None)
+    """The job that has the allocation. Before one has it: one that still may, rather than one that ended; the newest.
+
+    Once a job has it, no other says anything of it: two can exist after an unknown submission.
+    """
+    if owner is not None and number(owner) is not None:
+        rows = [row for row in rows if row.job_id == owner]
+    return max(
+        rows,
+        key=lambda row: (row.state is not JobState.ENDED, row.submitted or _LONG_AGO, int(row.job_id)),
+        default=None,
+    )
 
 
 def _of_row(row: Row, now: datetime) -> Observed:
-    reason: str | None = row.waits_for
-    message: str | None = None
-    ended: datetime | None = None
-    if row.state is JobState.ENDED:
-        said = end_reason(row.word)
-        reason, message = said.value, SAY_ENDED.get(said)
-        ended = row.ended or now
+    reason, message = row.why
     return Observed(
         state=row.state,
         asked=now,
@@ -186,21 +112,19 @@ def _of_row(row: Row, now: datetime) -> Observed:
         node=row.node,
         submitted=row.submitted,
         started=row.started,
-        ended=ended,
+        ended=(row.ended or now) if row.state is JobState.ENDED else None,
         reason=reason,
         message=message,
     )
 
 
-def _of_exit(marker: Mapping[str, str], now: datetime) -> Observed:
-    code = marker.get("exit", "")
-    reason = Reason.COMPLETED if code == "0" else Reason.JOB_FAILED
-    at = epoch(marker.get("time", ""))
+def _of_marker(marker: ExitMarker, now: datetime) -> Observed:
+    failed = marker.code != 0
     return Observed(
         state=JobState.ENDED,
         asked=now,
-        job_id=marker.get("job"),
-        ended=at or now.astimezone(UTC),
-        reason=reason.value,
-        message=None if code == "0" else f"the job's script ended with exit code {code or 'unknown'}",
+        job_id=marker.job_id or None,
+        ended=marker.at or now,
+        reason=(Reason.JOB_FAILED if failed else Reason.COMPLETED).value,
+        message=f"the job's script ended with exit code {marker.code}" if failed else None,
     )

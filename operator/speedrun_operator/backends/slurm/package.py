@@ -20,10 +20,11 @@ def pack(name: str) -> bytes:
     plain = io.BytesIO()
     with tarfile.open(fileobj=plain, mode="w", format=tarfile.PAX_FORMAT) as archive:
         for path in sorted(root.rglob("*")):
-            if not path.is_file() or "__pycache__" in path.parts:
+            inside = path.relative_to(root)
+            if not path.is_file() or any(part == "__pycache__" or part.startswith(".") for part in inside.parts):
                 continue
             content = path.read_bytes()
-            entry = tarfile.TarInfo(f"{name}/{path.relative_to(root).as_posix()}")
+            entry = tarfile.TarInfo(f"{name}/{inside.as_posix()}")
             entry.size = len(content)
             entry.mode = 0o644
             archive.addfile(entry, io.BytesIO(content))

@@ -15,8 +15,10 @@ from datetime import UTC, datetime
 from speedrun_operator.api.phases import Reason
 from speedrun_operator.lifecycle.observation import JobState
 
-SQUEUE_FORMAT = "%i|%T|%V|%S|%N|%j|%r"
+SQUEUE_FORMAT = "%i|%T|%V|%S|%e|%N|%j|%r"
 SACCT_FIELDS = "JobIDRaw,State,Submit,Start,End,NodeList,JobName"
+NO_NODE_FITS = "BadConstraints"
+ACCOUNTING_OFF = "Slurm accounting storage is disabled"
 
 _SHORT = {
     "BF": "BOOT_FAIL", "CA": "CANCELLED", "CD": "COMPLETED", "CF": "CONFIGURING", "CG": "COMPLETING",
@@ -29,6 +31,11 @@ _SHORT = {
 _QUEUED = frozenset({
     "PENDING", "CONFIGURING", "POWER_UP_NODE", "REQUEUED", "REQUEUE_FED", "RESV_DEL_HOLD", "REQUEUE_HOLD",
     "SPECIAL_EXIT",
+})  # fmt: skip
+
+# COMPLETING comes before an end, and before a requeue, too.
+_RUNNING = frozenset({
+    "RUNNING", "COMPLETING", "RESIZING", "SIGNALING", "STAGE_OUT", "STOPPED", "SUSPENDED", "UPDATE_DB",
 })  # fmt: skip
 
 _ENDED: Mapping[str, Reason] = {
@@ -46,7 +53,7 @@ _ENDED: Mapping[str, Reason] = {
     "RECONFIG_FAIL": Reason.LAUNCH_FAILED,
 }
 
-SAY_ENDED: Mapping[Reason, str] = {
+_SAY_ENDED: Mapping[Reason, str] = {
     Reason.CANCELLED: "the job was cancelled",
     Reason.TIME_LIMIT: "the job reached its time limit; raise spec.timeLimitSeconds",
     Reason.OUT_OF_MEMORY: "the job used more memory than it was given",
@@ -63,20 +70,12 @@ def state_word(text: str) -> str:
     return _SHORT.get(word, word)
 
 
-def job_state(word: str) -> JobState:
-    """What a state word means. COMPLETING and words nobody knows are not an end: a later look will tell."""
-    if word in _QUEUED:
-        return JobState.QUEUED
-    return JobState.ENDED if word in _ENDED else JobState.RUNNING
-
-
-def end_reason(word: str) -> Reason:
-    return _ENDED[word]
-
-
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One job as squeue or sacct shows it. Times are by the controller's clock; None where there is none."""
+    """One job as squeue or sacct shows it. Times are by the controller's clock; None where there is none.
+
+    `reason` is squeue's word for why it waits, or did; `cancelled_by` the user id that sacct gives.
+    """
 
     job_id: str
     word: str
@@ -85,40 +84,48 @@ class Row:
     ended: datetime | None
     node: str | None
     name: str
-    waits_for: str | None = None
+    reason: str | None = None
+    cancelled_by: str | None = None
 
     @property
     def state(self) -> JobState:
-        return job_state(self.word)
+        """COMPLETING and words nobody knows are not an end: a later look will tell."""
+        if self.word in _ENDED:
+            return JobState.ENDED
+        queued = self.word in _QUEUED or (self.word not in _RUNNING and self.node is None)
+        return JobState.QUEUED if queued else JobState.RUNNING
+
+    @property
+    def why(self) -> tuple[str | None, str | None]:
+        """Reason and message, for a person: why it waits, or why it ended."""
+        if self.state is not JobState.ENDED:
+            return self.reason if self.state is JobState.QUEUED else None, None
+        if self.reason == NO_NODE_FITS and self.node is None:
+            return Reason.SUBMISSION_REJECTED.value, "Slurm has no node that fits what the job asks for"
+        reason = _ENDED[self.word]
+        message = _SAY_ENDED.get(reason)
+        if self.cancelled_by is not None:
+            message = f"{message} by user id {self.cancelled_by}"
+        return reason.value, message
+
+
+def number(text: str) -> int | None:
+    """A plain whole number of at most 18 digits; None for anything else."""
+    return int(text) if re.fullmatch(r"[0-9]{1,18}", text) else None
 
 
 def epoch(text: str) -> datetime | None:
     """Seconds since the epoch as printed with SLURM_TIME_FORMAT=%s; None for `N/A`, `Unknown`, `None`, 0."""
-    return datetime.fromtimestamp(int(text), UTC) if re.fullmatch(r"[1-9][0-9]{0,11}", text) else None
+    return datetime.fromtimestamp(int(text), UTC) if re.fullmatch(r"[1-9][0-9]{0,10}", text) else None
 
 
 def parse_squeue(text: str, prefix: str) -> list[Row]:
     """Rows of SQUEUE_FORMAT whose job name begins with `prefix`; anything else on stdout is left out."""
     rows = []
-    for line in text.splitlines():
-        fields = line.split("|", 6)
-        if len(fields) != 7 or not re.fullmatch(r"[0-9]+", fields[0]) or not fields[5].startswith(prefix):
-            continue
-        word = state_word(fields[1])
-        started = epoch(fields[3]) if job_state(word) is not JobState.QUEUED else None
-        waits = fields[6].strip("() ") if job_state(word) is JobState.QUEUED else ""
-        rows.append(
-            Row(
-                job_id=fields[0],
-                word=word,
-                submitted=epoch(fields[2]),
-                started=started,
-                ended=None,
-                node=fields[4] or None,
-                name=fields[5],
-                waits_for=waits if waits not in ("", "None") else None,
-            )
-        )
+    for line in text.split("\n"):
+        fields = line.split("|", 7)
+        if len(fields) == 8 and fields[6].startswith(prefix):
+            rows += _row(*fields[:7], reason=fields[7])
     return rows
 
 
@@ -126,51 +133,34 @@ def parse_sacct(text: str, names: Iterable[str]) -> list[Row]:
     """Rows of SACCT_FIELDS (`-n -P`) with exactly one of `names`."""
     wanted = set(names)
     rows = []
-    for line in text.splitlines():
+    for line in text.split("\n"):
         fields = line.split("|", 6)
-        if len(fields) != 7 or not re.fullmatch(r"[0-9]+", fields[0]) or fields[6] not in wanted:
-            continue
-        node = fields[5] if fields[5] not in ("", "None assigned") else None
-        rows.append(
-            Row(fields[0], state_word(fields[1]), epoch(fields[2]), epoch(fields[3]), epoch(fields[4]), node, fields[6])
-        )
+        if len(fields) == 7 and fields[6] in wanted:
+            rows += _row(*fields)
     return rows
 
 
-# Texts of sbatch's refusals (Slurm's src/common/slurm_errno.c), by what they prove. What is on neither list proves
-# nothing.
-REJECTED = (
-    "Invalid partition name specified",
-    "Invalid account or account/partition combination specified",
-    "Invalid qos specification",
-    "Requested time limit is invalid",
-    "Node count specification invalid",
-    "Requested node configuration is not available",
-    "Invalid generic resource (gres) specification",
-    "Invalid feature specification",
-    "Invalid node name specified",
-    "More processors requested than permitted",
-    "Memory required by task is not available",
-    "Job violates accounting/QOS policy",
-    "User's group not permitted to use this partition",
-    "Access/permission denied",
-    "Invalid user id",
-    "Requested reservation is invalid",
-    "Reservation is invalid",
-    "Access denied to requested reservation",
-    "Pathname of a file, directory or other parameter too long",
-    "does not look like a batch script",
-    "Batch script is empty",
-    "unrecognized option",
-    "Invalid --",
-    "invalid option",
-)
-BUSY = (
-    "Required partition not available (inactive or drain)",
-    "Rate limit exceeded",
-    "MaxJobCount limit reached",
-    "Unable to contact slurm controller (connect failure)",
-    "Slurm backup controller in standby mode",
-    "Unable to process configuration file",
-    "command not found",
-)
+def _row(
+    job_id: str, state: str, submitted: str, started: str, ended: str, nodes: str, name: str, *, reason: str = ""
+) -> list[Row]:
+    """The row, or none: an array's id is no plain number, and we submit no arrays."""
+    if number(job_id) is None:
+        return []
+    word = state_word(state)
+    by = re.fullmatch(r"CANCELLED by ([0-9]+)", state.strip())
+    node = nodes if nodes not in ("", "(null)", "None assigned") else None
+    queued, finished = word in _QUEUED, word in _ENDED
+    reason = reason.strip().removeprefix("(").removesuffix(")")
+    row = Row(
+        job_id=job_id,
+        word=word,
+        submitted=epoch(submitted),
+        # Of a job that waits it is a forecast, and of one that was cancelled as it waited, the time of that.
+        started=epoch(started) if node and not queued else None,
+        ended=epoch(ended) if finished else None,  # before, it is the time limit
+        node=node,
+        name=name,
+        reason=reason if reason not in ("", "None") else None,
+        cancelled_by=by[1] if by else None,
+    )
+    return [row]

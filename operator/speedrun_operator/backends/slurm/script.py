@@ -32,14 +32,14 @@ printf '%s\n' "$SLURM_JOB_ID" >"$ledger/.owner.$SLURM_JOB_ID" &&
 owner=$(cat "$ledger/owner" 2>/dev/null)
 if [ "$owner" != "$SLURM_JOB_ID" ]; then
   [ -n "$owner" ] || { echo "speedrun: cannot write to $ledger on $(hostname)" >&2; exit 74; }
-  echo "speedrun: job $SLURM_JOB_ID ends at once: job $owner has this allocation" >&2
+  echo "speedrun: job $SLURM_JOB_ID ends at once: the owner of this allocation is $owner" >&2
   exit 0
 fi
 
 finish() {
   code=$?
   trap - EXIT
-  mark "job=$SLURM_JOB_ID job end exit=$code"
+  mark "job end exit=$code"
   printf 'job=%s exit=%s time=%s\n' "$SLURM_JOB_ID" "$code" "$(date +%s)" >"$ledger/.exit.$SLURM_JOB_ID" &&
     mv -f "$ledger/.exit.$SLURM_JOB_ID" "$ledger/exit"
   exit "$code"
@@ -194,7 +194,7 @@ def _runs(plan: RunPlan) -> list[str]:
         body.append("stage code unpack")
     elif plan.repository:
         body.append("stage code checkout")
-    body.append("[ ! -d code ] || cd code")
+    body.append("[ ! -d code ] || cd code || exit 74")
     if plan.container:
         body.append("stage image build_image")
     body += [_call(step) for step in plan.steps]
@@ -223,7 +223,7 @@ def _runs(plan: RunPlan) -> list[str]:
 def _checkout(plan: RunPlan) -> list[str]:
     lines = [
         "[ ! -d code ] || rm -rf code",
-        'git clone --quiet "$repository" code && git -C code checkout --quiet --detach "$commit" || return',
+        'git clone --quiet -- "$repository" code && git -C code checkout --quiet --detach "$commit" || return',
     ]
     for path in plan.cached_paths:
         quoted = shlex.quote(path)

@@ -1,0 +1,108 @@
+"""One poll's answer, read from its sections: what squeue, sacct, the ledgers and the logs said. Pure.
+
+Nothing on stdout makes the reading fail: what cannot be read was not said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from speedrun_operator.backends.slurm.commands import Section
+from speedrun_operator.backends.slurm.queue import ACCOUNTING_OFF, Row, epoch, number, parse_sacct, parse_squeue
+
+
+@dataclass(frozen=True, slots=True)
+class LogPart:
+    """A piece of a log: `size` of the file, `offset` of `data` in it. `shrunk`: the file is another one now."""
+
+    size: int
+    offset: int
+    data: bytes = field(repr=False)
+    shrunk: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ExitMarker:
+    """What a job's script wrote last."""
+
+    job_id: str
+    code: int
+    at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Poll:
+    """One poll's answer, by allocation name. `now` is by the login's clock.
+
+    `queue_known` False: squeue could not be asked, so nothing is known of any job. `accounting_known` False: sacct
+    could not be asked, or there was nobody to ask about. Where accounting is off there is nothing to ask, and it is
+    True. `owners` holds the job that the allocation belongs to, or `cancelled`.
+    """
+
+    now: datetime
+    queue_known: bool
+    accounting_known: bool
+    rows: Mapping[str, Sequence[Row]]
+    accounted: Mapping[str, Sequence[Row]]
+    owners: Mapping[str, str]
+    exits: Mapping[str, ExitMarker]
+    logs: Mapping[str, LogPart]
+
+
+def read_poll(sections: Sequence[Section], prefix: str, names: Sequence[str]) -> Poll | None:
+    """A poll's sections as a Poll; None when the answer is not whole."""
+    if not sections or sections[-1].words != ("done",):
+        return None
+    now: datetime | None = None
+    queue_known = False
+    asked: list[bool] = []
+    rows: list[Row] = []
+    accounted: list[Row] = []
+    owners: dict[str, str] = {}
+    exits: dict[str, ExitMarker] = {}
+    logs: dict[str, LogPart] = {}
+    for section in sections:
+        match section.words:
+            case ("now", seconds):
+                now = epoch(seconds)
+            case ("squeue", "0"):
+                queue_known = True
+                rows = parse_squeue(section.body.decode(errors="replace"), prefix)
+            case ("sacct", code):
+                said = section.body.decode(errors="replace")
+                asked.append(code == "0" or ACCOUNTING_OFF in said)
+                accounted += parse_sacct(said, names) if code == "0" else []
+            case ("owner", name, job):
+                owners[name] = job
+            case ("exit", name, *fields):
+                if marker := _exit_marker(fields):
+                    exits[name] = marker
+            case ("log", name, size, offset, *shrunk):
+                if part := _log_part(size, offset, section.body, bool(shrunk)):
+                    logs[name] = part
+            case _:
+                pass
+    if now is None:
+        return None
+    known = bool(asked) and all(asked)
+    return Poll(now, queue_known, known, _by_name(rows), _by_name(accounted), owners, exits, logs)
+
+
+def _exit_marker(fields: Sequence[str]) -> ExitMarker | None:
+    said = dict(part.split("=", 1) for part in fields if "=" in part)
+    code = number(said.get("exit", ""))
+    return ExitMarker(said.get("job", ""), code, epoch(said.get("time", ""))) if code is not None else None
+
+
+def _log_part(size: str, offset: str, data: bytes, shrunk: bool) -> LogPart | None:
+    bytes_, start = number(size), number(offset)
+    return LogPart(bytes_, start, data, shrunk) if bytes_ is not None and start is not None else None
+
+
+def _by_name(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        found.setdefault(row.name, []).append(row)
+    return found

@@ -1,0 +1,47 @@
+"""What a submission's answer means: accepted, rejected, busy or unknown, in words that a person can act on. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from speedrun_operator.api.phases import Reason
+from speedrun_operator.backends.slurm.commands import CLAIM_SECONDS
+from speedrun_operator.backends.slurm.queue import epoch, number
+from speedrun_operator.lifecycle.observation import Accepted, Busy, Outcome, Rejected, Unknown
+
+TEXT_LIMIT = 500
+
+
+def read_outcome(words: Sequence[str], stderr: str) -> Outcome:
+    """`words`: the answer's, empty where there was none. `stderr`: what Slurm's programs printed."""
+    match list(words):
+        case ["accepted", job_id, *at] if number(job_id) is not None:
+            return Accepted(job_id, epoch(at[0]) if at else None)
+        case ["rejected"]:
+            return Rejected(Reason.SUBMISSION_REJECTED.value, f"sbatch refused the job: {last_lines(stderr)}")
+        case ["cancelled"]:
+            return Rejected(Reason.CANCELLED.value, "it was cancelled before it was submitted")
+        case ["busy"]:
+            return Busy("SlurmBusy", f"sbatch could not take the job now: {last_lines(stderr)}")
+        case ["unasked"]:
+            message = f"squeue failed, so nothing was submitted: {last_lines(stderr)}"
+            return Busy("SlurmUnreachable", message, reachable=False)
+        case ["storage"]:
+            return Busy("StorageUnwritable", f"the ledger's directory cannot be written: {last_lines(stderr)}")
+        case ["claimed", age]:
+            left = max(0, CLAIM_SECONDS - (number(age) or 0))
+            message = f"the outcome of an earlier submission is not known yet; it is looked up for another {left} s"
+            return Unknown("SubmissionUnknown", message)
+        case ["unaccounted"]:
+            message = f"an earlier submission left no trace but perhaps in sacct, which failed: {last_lines(stderr)}"
+            return Unknown("SubmissionUnknown", message)
+        case ["unknown", *_]:
+            return Unknown("SubmissionUnknown", f"sbatch did not say whether it took the job: {last_lines(stderr)}")
+        case _:
+            return Unknown("AnswerIncomplete", "the submission's answer was not whole; it is looked up")
+
+
+def last_lines(text: str) -> str:
+    """The last three lines that say something, as one line."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return "; ".join(lines[-3:])[:TEXT_LIMIT] or "it printed no reason"

@@ -1,0 +1,191 @@
+"""The operator killed at the worst moments: one job, the right result, nothing false in between.
+
+The moments are made with real parts held still (SIGSTOP): what is written before the kill is what a kill between two
+steps would leave.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from cluster.speedruns import Speedruns, condition, quick, slow
+from cluster.test_main_job import job_names, jobs_ever
+from testbed.facts import Facts
+from testbed.kubectl import Kubectl
+from testbed.kubernetes import Kubernetes
+from testbed.login import Login
+from testbed.operator import Operator
+from testbed.part import Place
+from testbed.slurm import Slurm
+
+
+@pytest.fixture
+def operator(bed: Facts, place: Place) -> Iterator[Operator]:
+    """An operator that the test starts and kills."""
+    operator = Operator(place, bed)
+    operator.install()
+    yield operator
+    operator.kill()
+
+
+@pytest.fixture
+def login(bed: Facts, place: Place) -> Iterator[Login]:
+    part = Login(place)
+    yield part
+    part.heal()
+
+
+@pytest.fixture
+def slurm(place: Place) -> Iterator[Slurm]:
+    part = Slurm(place)
+    yield part
+    part.heal()
+
+
+@pytest.fixture
+def runs(kubectl: Kubectl, namespace: str) -> Speedruns:
+    return Speedruns(kubectl, namespace)
+
+
+def until(what: str, holds: Callable[[], bool], timeout: float = 30) -> None:
+    deadline = time.monotonic() + timeout
+    while not holds():
+        assert time.monotonic() < deadline, f"{what}: not within {timeout:g} s"
+        time.sleep(0.1)
+
+
+def claimed(runs: Speedruns, name: str) -> str:
+    """Wait until the allocation's name is in status with its submission's outcome open; the uid."""
+    runs.wait(name, "claimed", lambda each: [a["state"] for a in each.get("allocations", [])] == ["Submitting"])
+    return str(runs.get(name)["metadata"]["uid"])
+
+
+def test_killed_before_sbatch(runs: Speedruns, operator: Operator, login: Login, slurm: Slurm) -> None:
+    operator.start()
+    login.pause()
+    runs.apply(quick("before"))
+    uid = claimed(runs, "before")
+    operator.kill()
+    login.resume()
+    assert jobs_ever(slurm, uid) == []
+    operator.start()
+    assert runs.wait_finished("before")["phase"] == "Succeeded"
+    assert len(jobs_ever(slurm, uid)) == 1
+
+
+def test_killed_while_sbatch_hangs(runs: Speedruns, operator: Operator, slurm: Slurm) -> None:
+    """The command runs on at the login when its connection ends; its job is found by name, not made again."""
+    operator.start()
+    slurm.pause("slurmctld")
+    runs.apply(quick("during"))
+    uid = claimed(runs, "during")
+    operator.kill()
+    slurm.resume("slurmctld")
+    operator.start()
+    status = runs.wait_finished("during", timeout=90)
+    assert (status["phase"], len(status["allocations"])) == ("Succeeded", 1)
+    assert len(jobs_ever(slurm, uid)) == 1
+
+
+def test_killed_after_sbatch_before_status(
+    runs: Speedruns, operator: Operator, login: Login, slurm: Slurm, kubernetes: Kubernetes
+) -> None:
+    operator.start()
+    login.pause()
+    runs.apply(slow("after", 5))
+    uid = claimed(runs, "after")
+    kubernetes.pause("kube-apiserver")
+    login.resume()
+    until("the job to be in squeue", lambda: any(uid in name for name in job_names(slurm)))
+    operator.kill()
+    kubernetes.resume("kube-apiserver")
+    assert "job" not in runs.status("after")
+    operator.start()
+    status = runs.wait_finished("after")
+    assert (status["phase"], status["val_loss"], status["runsSummary"]) == ("Succeeded", 3.2782, "1/1")
+    assert len(jobs_ever(slurm, uid)) == 1
+
+
+def test_killed_while_it_runs_and_the_run_ends_meanwhile(runs: Speedruns, operator: Operator, slurm: Slurm) -> None:
+    operator.start()
+    runs.apply(slow("running", 4), slow("longer", 12))
+    runs.wait_phase("running", "Training")
+    runs.wait_phase("longer", "Training")
+    operator.kill()
+    uids = {name: runs.get(name)["metadata"]["uid"] for name in ("running", "longer")}
+    until("the first job to end", lambda: not any(uids["running"] in name for name in job_names(slurm)))
+    assert runs.status("running")["phase"] == "Training"
+    operator.start()
+    phases = set()
+
+    def finished(status: dict[str, object]) -> bool:
+        phases.add(status["phase"])
+        return condition(status, "Finished")["status"] == "True"
+
+    assert runs.wait("running", "finished", finished)["train_time"] == "0.221s"
+    assert runs.wait("longer", "finished", finished)["train_time"] == "0.621s"
+    assert phases <= {"Training", "Succeeded"}, "a phase ran backwards after the restart"
+    assert [len(jobs_ever(slurm, uid)) for uid in uids.values()] == [1, 1]
+
+
+def test_deleted_while_the_operator_is_away(
+    runs: Speedruns, operator: Operator, slurm: Slurm, kubectl: Kubectl
+) -> None:
+    operator.start()
+    runs.apply(slow("orphan"))
+    name = runs.wait_phase("orphan", "Training")["allocations"][0]["name"]
+    operator.kill()
+    kubectl("delete", "speedrun", "orphan", "-n", runs.namespace, "--wait=false")
+    assert runs.get("orphan")["metadata"]["deletionTimestamp"]
+    operator.start()
+    runs.wait_gone("orphan")
+    assert name not in job_names(slurm)
+
+
+def test_a_stopped_operator_ends_cleanly_and_leaves_jobs_alone(
+    runs: Speedruns, operator: Operator, slurm: Slurm
+) -> None:
+    operator.start()
+    runs.apply(slow("stays", 8))
+    name = runs.wait_phase("stays", "Training")["allocations"][0]["name"]
+    began = time.monotonic()
+    operator.stop()
+    assert time.monotonic() - began < 10
+    assert "Traceback" not in operator.log.read_text()
+    assert name in job_names(slurm)
+    operator.start()
+    assert runs.wait_finished("stays")["phase"] == "Succeeded"
+
+
+def test_the_login_is_cut_in_mid_run(runs: Speedruns, operator: Operator, login: Login) -> None:
+    operator.start()
+    runs.apply(slow("cut", 12))
+    runs.wait_phase("cut", "Training")
+    login.stop()
+    login.drop_sessions()
+    status = runs.wait("cut", "unreachable", lambda each: condition(each, "BackendReachable").get("status") == "False")
+    assert status["phase"] == "Training"
+    login.start()
+    runs.wait("cut", "reachable", lambda each: condition(each, "BackendReachable").get("status") == "True")
+    assert runs.wait_finished("cut")["phase"] == "Succeeded"
+    warned = [reason for type_, reason, _ in runs.events("cut") if type_ == "Warning"]
+    assert warned and set(warned) <= {"LoginUnreachable", "ConnectionLost"}
+
+
+def test_without_a_login_runs_stay_pending(runs: Speedruns, operator: Operator) -> None:
+    operator.settings["SPEEDRUN_LOGIN__HOST"] = ""
+    operator.start()
+    runs.apply(quick("nowhere"))
+    status = runs.wait("nowhere", "waiting", lambda each: each.get("reason") == "LoginNotConfigured")
+    assert status["phase"] == "Pending"
+    admitted = condition(status, "Admitted")
+    assert (admitted["status"], admitted["reason"]) == ("False", "LoginNotConfigured")
+    assert "login.host" in admitted["message"]
+    operator.kill()
+    del operator.settings["SPEEDRUN_LOGIN__HOST"]
+    operator.start()
+    status = runs.wait_finished("nowhere")
+    assert (status["phase"], condition(status, "Admitted")["status"]) == ("Succeeded", "True")
