@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
 
-from speedrun_operator.api.names import CRD_NAME, GROUP, PLURAL, VERSION
+from speedrun_operator.api.names import CRD_NAME, GROUP, KIND, PLURAL, VERSION
 from speedrun_operator.api.schema import custom_resource_definition
 from speedrun_operator.backends.slurm.script import bash_path
 from speedrun_operator.kube.access import AccessError, load
@@ -78,26 +78,33 @@ async def _kubernetes(kube: Kube, settings: Settings) -> AsyncIterator[Finding]:
 
 
 async def _crd(kube: Kube) -> Finding:
-    install = "`speedrun-operator crd | kubectl apply -f -`"
+    install = "`speedrun-operator crd | kubectl apply --server-side -f -`"
     try:
-        await kube.request("GET", f"/apis/{GROUP}/{VERSION}")
+        served = await kube.request("GET", f"/openapi/v3/apis/{GROUP}/{VERSION}")
     except NotFound:
         return Finding("crd", False, f"{CRD_NAME} is not installed: {install}")
     except ApiError as error:
         return Finding("crd", None, str(error))
-    try:
-        served = await kube.request("GET", f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{CRD_NAME}")
-    except ApiError as error:
-        return Finding("crd", True, f"served; whether it is this version's could not be compared ({error})")
-    if _compared(served) == _compared(custom_resource_definition()):
+    name = f"{'.'.join(reversed(GROUP.split('.')))}.{VERSION}.{KIND}"
+    version = custom_resource_definition()["spec"]["versions"][0]
+    if _compared(served["components"]["schemas"].get(name, {})) == _compared(version["schema"]["openAPIV3Schema"]):
         return Finding("crd", True, "served, and it is this version's")
     return Finding("crd", False, f"served, but not this version's: {install}")
 
 
-def _compared(crd: dict[str, Any]) -> Any:
-    version: dict[str, Any] = next((each for each in crd["spec"]["versions"] if each["name"] == VERSION), {})
-    columns = [{**each, "priority": each.get("priority", 0)} for each in version.get("additionalPrinterColumns", [])]
-    return version.get("schema"), columns
+def _compared(schema: dict[str, Any]) -> Any:
+    """A schema without what the API server adds to it: metadata, its own kind, and a spelled-out int-or-string."""
+    properties = schema.get("properties", {})
+    return [_plain(properties.get(part)) for part in ("spec", "status")], schema.get("x-kubernetes-validations")
+
+
+def _plain(node: Any) -> Any:
+    if isinstance(node, list):
+        return [_plain(each) for each in node]
+    if not isinstance(node, dict):
+        return node
+    added = {"anyOf"} if node.get("x-kubernetes-int-or-string") else set()
+    return {key: _plain(value) for key, value in node.items() if key not in added}
 
 
 async def _rights(kube: Kube, namespace: str | None) -> Finding:

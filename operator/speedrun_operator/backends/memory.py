@@ -16,8 +16,6 @@ from speedrun_operator.backends.reading import Reading
 from speedrun_operator.lifecycle.observation import Accepted, Busy, JobState, Observed, Outcome, Rejected, Unknown
 from speedrun_operator.planning import RunPlan
 
-START = datetime(2026, 1, 1, tzinfo=UTC)
-
 
 @dataclass
 class Job:
@@ -60,7 +58,7 @@ class Cluster:
     partitions: frozenset[str] | None = None
     silent: Unknown | None = None
     lost_answers: int = 0
-    now: datetime = START
+    now: datetime = field(default_factory=lambda: datetime(2026, 1, 1, tzinfo=UTC))
     jobs: dict[str, Job] = field(default_factory=dict)
     submissions: int = 0
 
@@ -113,9 +111,8 @@ class MemoryBackend:
             self._unseen.clear()
             return Snapshot(error=self.cluster.silent)
         observed = {self.name_of(ref): self._observe(ref) for ref in refs}
-        behind = any(
-            self._read[name].offset < len(job.log) for name in observed if (job := self.cluster.jobs.get(name))
-        )
+        jobs = {name: job for name in observed if (job := self.cluster.jobs.get(name))}
+        behind = any(self._read[name].offset < len(job.log) for name, job in jobs.items())
         return Snapshot(observed, behind=behind)
 
     def _observe(self, ref: AllocationRef) -> Observed:
