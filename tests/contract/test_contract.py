@@ -8,9 +8,24 @@ from datetime import timedelta
 
 import pytest
 
-from contract.worlds import NOWHERE, World, a_ref, replay, until
-from speedrun_operator.backends.base import AllocationRef, Backend
-from speedrun_operator.lifecycle.observation import Accepted, Busy, JobState, Observed, Rejected, Unknown
+from contract.steps import (
+    NOWHERE,
+    a_ref,
+    accepted,
+    any_answer,
+    ended,
+    gone,
+    observed,
+    replay,
+    run_of,
+    runs,
+    step_of,
+    submitted,
+    trains,
+    until,
+)
+from contract.worlds import World
+from speedrun_operator.lifecycle.observation import Accepted, Busy, JobState, Rejected, Unknown
 from speedrun_operator.progress import ParserState, feed
 from speedrun_operator.progress.allocation import AllocationProgress, add
 
@@ -21,39 +36,6 @@ def whole(data: bytes) -> AllocationProgress:
     for record in feed(ParserState("modded-nanogpt"), data)[1]:
         progress = add(progress, record)
     return progress
-
-
-def ended(seen: Observed) -> bool:
-    return seen.state is JobState.ENDED and seen.log_complete
-
-
-def runs(seen: Observed) -> bool:
-    return seen.state is JobState.RUNNING
-
-
-async def submitted(world: World, ref: AllocationRef, **parameters: object) -> str:
-    """The job's number."""
-    outcome = await world.backend.submit(ref, replay(**parameters))
-    assert isinstance(outcome, Accepted), outcome
-    return outcome.job_id
-
-
-async def gone(world: World, *refs: AllocationRef) -> None:
-    """Cancel until all are gone."""
-    for _ in range(300):
-        answer = await world.backend.cancel(refs)
-        assert not isinstance(answer, Unknown), answer
-        assert set(answer) == {world.backend.name_of(ref) for ref in refs}
-        if all(answer.values()):
-            return
-        await world.passes()
-    raise AssertionError(f"still there: {answer}")
-
-
-async def observed(backend: Backend, ref: AllocationRef) -> Observed:
-    snapshot = await backend.observe([ref])
-    assert snapshot.error is None, snapshot.error
-    return snapshot.observed[backend.name_of(ref)]
 
 
 async def test_an_allocation_from_its_submission_to_its_end(world: World) -> None:
@@ -68,8 +50,8 @@ async def test_an_allocation_from_its_submission_to_its_end(world: World) -> Non
     assert last.submitted <= last.started <= last.ended <= last.asked
     assert outcome.submitted and abs(outcome.submitted - last.submitted) <= timedelta(seconds=2)
     assert last.log and last.log.exit_code == 0
-    run = last.log.run(0)
-    assert run and run.exit_code == 0 and run.progress.step == 5
+    run = run_of(last)
+    assert (run.exit_code, run.progress.step) == (0, 5)
     assert run.progress.final and run.progress.final.text == "3.2791"
 
 
@@ -77,8 +59,7 @@ async def test_submitting_again_is_no_second_job(world: World) -> None:
     ref = a_ref()
     first = await submitted(world, ref, partition=world.held())
     assert await submitted(world, ref, partition=world.held()) == first
-    other = await world.another().submit(ref, replay(partition=world.held()))
-    assert isinstance(other, Accepted) and other.job_id == first
+    assert accepted(await world.another().submit(ref, replay(partition=world.held()))) == first
     assert await world.jobs(ref) == [first]
 
 
@@ -94,9 +75,8 @@ async def test_an_answer_that_was_lost_is_looked_up(world: World) -> None:
     ref, plan = a_ref(), replay(partition=world.held())
     outcome = await world.submit_unheard(ref, plan)
     assert isinstance(outcome, Unknown) and not outcome.reachable
-    found = await world.backend.submit(ref, plan)
-    assert isinstance(found, Accepted)
-    assert await world.jobs(ref) == [found.job_id]
+    number = accepted(await world.backend.submit(ref, plan))
+    assert await world.jobs(ref) == [number]
 
 
 async def test_a_lost_answer_is_seen_by_a_poll_too(world: World) -> None:
@@ -205,11 +185,9 @@ async def test_what_is_shown_of_a_log_never_runs_backwards(world: World) -> None
     """Not even after a restart: a log that was not read up to where it is shows nothing yet."""
     ref = a_ref()
     await submitted(world, ref, steps=60, intervalMilliseconds=20)
-    began = await until(world, ref, lambda seen: bool(seen.log and seen.log.run(0) and seen.log.run(0).progress.step))
-    assert began.log
+    began = await until(world, ref, trains)
     again = await until(world, ref, lambda seen: seen.log is not None, world.another(log_bytes=64))
-    steps = [log.run(0).progress.step for log in (began.log, again.log) if log and log.run(0)]
-    assert steps == sorted(steps)
+    assert step_of(again) >= step_of(began)
 
 
 async def test_a_restarted_operator_sees_the_same_end(world: World) -> None:
@@ -239,6 +217,6 @@ async def test_without_an_answer_nothing_is_said_of_anything(world: World) -> No
         outcome = await world.backend.submit(other, replay())
         assert isinstance(outcome, Busy | Unknown) and not outcome.reachable and outcome.message
         assert isinstance(await world.backend.cancel([ref]), Unknown)
-    seen = await until(world, ref, lambda seen: True)
+    seen = await until(world, ref, any_answer)
     assert (seen.state, seen.job_id) == (JobState.QUEUED, number)
     assert await world.jobs(other) == []

@@ -9,43 +9,22 @@ import shutil
 import subprocess
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
 from contract.wire import Wire
-from speedrun_operator.api.names import Identity
-from speedrun_operator.api.spec import Spec
 from speedrun_operator.backends.base import AllocationRef, Backend
 from speedrun_operator.backends.memory import Cluster, Job, MemoryBackend, Step
 from speedrun_operator.backends.slurm.backend import SlurmBackend, SlurmSite
-from speedrun_operator.lifecycle.observation import Observed, Outcome, Unknown
+from speedrun_operator.lifecycle.observation import Outcome, Unknown
 from speedrun_operator.login import Login, LoginTarget
-from speedrun_operator.planning import RunPlan, Site, plan
-from speedrun_operator.recipes.recipe import shipped
+from speedrun_operator.planning import RunPlan
 from testbed.facts import Facts
 
 HELD = "held"
-NOWHERE = "compute-h200"  # a partition that no world has
-
-
-def a_ref(allocation: int = 0, name: str = "mine", since: datetime | None = None) -> AllocationRef:
-    """An allocation of a new Speedrun."""
-    identity = Identity("lab", name, str(uuid.uuid4()))
-    return AllocationRef(identity, allocation, since or datetime.now(UTC), "modded-nanogpt")
-
-
-def replay(*, partition: str = "", slurm: Mapping[str, Any] | None = None, **parameters: int | str) -> RunPlan:
-    """The plan of a replay: three steps in a moment unless `parameters` say otherwise."""
-    given = {"steps": 3, "intervalMilliseconds": 10, **parameters}
-    options = {"partition": partition, **(slurm or {})}
-    spec = Spec.model_validate({"recipe": {"name": "replay", "parameters": given}, "slurm": options})
-    made = plan(spec, shipped(), Site())
-    assert isinstance(made, RunPlan), made
-    return made
 
 
 class World(Protocol):
@@ -89,26 +68,6 @@ class World(Protocol):
     def silence(self) -> AbstractAsyncContextManager[None]:
         """While it lasts, `backend` gets no answer."""
         ...
-
-
-async def until(
-    world: World,
-    ref: AllocationRef,
-    holds: Callable[[Observed], bool],
-    backend: Backend | None = None,
-    limit: float = 30,
-) -> Observed:
-    """What the backend shows once `holds` is true of it."""
-    backend = backend or world.backend
-    deadline = time.monotonic() + limit
-    while True:
-        snapshot = await backend.observe([ref])
-        seen = snapshot.observed.get(backend.name_of(ref))
-        if seen is not None and holds(seen):
-            return seen
-        assert time.monotonic() < deadline, f"not within {limit:g} s; last: {seen or snapshot.error}"
-        if not snapshot.behind:
-            await world.passes()
 
 
 def replayed(plan: RunPlan) -> Iterable[Step]:

@@ -9,17 +9,16 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from cluster.slurm.private import ACCOUNTING_OFF, PrivateSlurm, closed_port
-from contract.test_contract import ended, observed, submitted
-from contract.worlds import a_ref, replay, until
+from contract.steps import a_ref, accepted, ended, observed, replay, submitted, trains, until
 from speedrun_operator.backends.base import AllocationRef
-from speedrun_operator.lifecycle.observation import Accepted, JobState, Observed, Unknown
+from speedrun_operator.lifecycle.observation import JobState, Observed, Unknown
 
 
 async def test_what_squeue_has_forgotten_is_told_by_others(world: PrivateSlurm) -> None:
     """One wait for MinJobAge serves three jobs: one that ended well, one that was killed, one of a wrong clock."""
     well, killed, ahead = a_ref(), a_ref(), a_ref(since=datetime.now(UTC) + timedelta(hours=14))
     numbers = [await submitted(world, ref, **kind) for ref, kind in ((well, {}), (killed, {"steps": 999}), (ahead, {}))]
-    await until(world, killed, lambda seen: seen.state is JobState.RUNNING and bool(seen.log and seen.log.runs))
+    await until(world, killed, trains)
     world.kill_script(numbers[1])
     by_squeue = [await until(world, ref, ended) for ref in (well, killed, ahead)]
     assert [(seen.job_id, seen.reason) for seen in by_squeue] == [
@@ -76,6 +75,5 @@ async def accounting_alone_knows_a_submission(world: PrivateSlurm, ref: Allocati
     outcome = await world.backend.submit(ref, replay())
     assert isinstance(outcome, Unknown) and "Connection refused" in outcome.message
     world.configure()
-    outcome = await world.backend.submit(ref, replay())
-    assert isinstance(outcome, Accepted) and outcome.job_id == number
+    assert accepted(await world.backend.submit(ref, replay())) == number
     assert world.numbers(ref) == []

@@ -10,24 +10,34 @@ from dataclasses import replace
 import pytest
 
 from cluster.slurm.private import PrivateSlurm, remove
-from contract.test_contract import ended, gone, observed, runs, submitted
-from contract.worlds import a_ref, replay, until
+from contract.steps import (
+    a_ref,
+    accepted,
+    ended,
+    gone,
+    observed,
+    replay,
+    run_of,
+    step_of,
+    submitted,
+    trains,
+    until,
+)
 from speedrun_operator.backends.base import AllocationRef
 from speedrun_operator.lifecycle.observation import JobState, Rejected
 from speedrun_operator.recipes.recipe import Stage, Step
 
-STUBBORN = Step(name="stubborn", stage=Stage.TRAIN, run="trap '' TERM\nwhile :; do sleep 0.2; done")
-
-
-def training(seen: object) -> bool:
-    log = getattr(seen, "log", None)
-    return bool(log and log.run(0) and log.run(0).progress.step)
+STUBBORN = Step(
+    name="stubborn",
+    stage=Stage.TRAIN,
+    run="trap '' TERM\necho step:1/9 train_time:1ms step_avg:1.00ms\nwhile :; do sleep 0.2; done",
+)
 
 
 async def test_a_second_job_of_an_allocation_ends_at_its_first_line(world: PrivateSlurm) -> None:
     ref = a_ref()
     owner = await submitted(world, ref, steps=999)
-    await until(world, ref, training)
+    await until(world, ref, trains)
     second = await world.a_second_job(ref)
     await world.job_ends(second)
     assert world.state(second) == "COMPLETED"
@@ -42,7 +52,7 @@ async def test_a_second_job_of_an_allocation_ends_at_its_first_line(world: Priva
     await world.job_ends(third)
     last = await until(world, ref, ended)
     assert (last.job_id, last.reason) == (owner, "JobFailed")
-    assert (await world.backend.submit(ref, replay())).job_id == owner
+    assert accepted(await world.backend.submit(ref, replay())) == owner
 
 
 async def test_a_second_job_that_waits_says_nothing_of_the_first_ones_end(world: PrivateSlurm) -> None:
@@ -84,7 +94,7 @@ async def test_a_cancelled_training_ends_soon_and_says_so(world: PrivateSlurm) -
     """The script's trap writes the marker, though a step is running."""
     ref = a_ref()
     number = await submitted(world, ref, steps=999)
-    await until(world, ref, training)
+    await until(world, ref, trains)
     began = time.monotonic()
     world.slurm("scancel", number)
     last = await until(world, ref, ended)
@@ -97,7 +107,7 @@ async def test_a_cancelled_training_ends_soon_and_says_so(world: PrivateSlurm) -
 async def test_a_job_that_ignores_its_cancellation_is_gone_when_it_was_killed(world: PrivateSlurm) -> None:
     ref = a_ref()
     await world.backend.submit(ref, replace(replay(), steps=(STUBBORN,)))
-    await until(world, ref, runs)
+    await until(world, ref, trains)
     first = await world.backend.cancel([ref])
     assert first == {world.backend.name_of(ref): False}
     assert (await observed(world.backend, ref)).state is JobState.RUNNING  # COMPLETING is no end
@@ -108,11 +118,11 @@ async def test_a_job_that_ignores_its_cancellation_is_gone_when_it_was_killed(wo
 async def test_a_killed_job_has_failed(world: PrivateSlurm) -> None:
     ref = a_ref()
     number = await submitted(world, ref, steps=999)
-    await until(world, ref, training)
+    await until(world, ref, trains)
     world.kill_script(number)
     last = await until(world, ref, ended)
     assert (last.job_id, last.reason) == (number, "JobFailed")
-    assert last.log and last.log.exit_code is None and last.log.run(0).exit_code is None
+    assert last.log and last.log.exit_code is None and run_of(last).exit_code is None
 
 
 async def test_a_job_whose_training_was_killed_tells_how(world: PrivateSlurm) -> None:
@@ -121,7 +131,7 @@ async def test_a_job_whose_training_was_killed_tells_how(world: PrivateSlurm) ->
     await world.backend.submit(ref, replace(replay(), steps=(dies,)))
     last = await until(world, ref, ended)
     assert last.reason == "JobFailed"
-    assert last.log and (last.log.exit_code, last.log.run(0).exit_code) == (137, 137)
+    assert last.log and (last.log.exit_code, run_of(last).exit_code) == (137, 137)
 
 
 async def test_a_failing_run_gives_its_exit_code(world: PrivateSlurm) -> None:
@@ -156,12 +166,13 @@ async def test_a_ledger_that_the_node_cannot_write_ends_the_job(world: PrivateSl
 async def test_a_log_that_was_replaced_is_read_anew(world: PrivateSlurm) -> None:
     ref = a_ref()
     await submitted(world, ref, steps=60, intervalMilliseconds=20, valLoss="3.2700")
-    await until(world, ref, lambda seen: training(seen) and seen.log.run(0).progress.step >= 5)
+    await until(world, ref, lambda seen: step_of(seen) >= 5)
     os.truncate(world.ledger(ref) / "log", 0)
     (world.ledger(ref) / "log").write_bytes(b"SPEEDRUN run=0 begin\n")
     last = await until(world, ref, ended)
-    assert last.log and last.log.run(0).progress.final.text == "3.2700"
-    assert last.log.exit_code == 0
+    final = run_of(last).progress.final
+    assert final and final.text == "3.2700"
+    assert last.log and last.log.exit_code == 0
 
 
 async def test_every_reason_to_wait_comes_through(world: PrivateSlurm) -> None:

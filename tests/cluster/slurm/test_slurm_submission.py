@@ -11,11 +11,10 @@ from pathlib import Path
 import pytest
 
 from cluster.slurm.private import PrivateSlurm, closed_port
-from contract.test_contract import ended, submitted
+from contract.steps import a_ref, accepted, any_answer, ended, replay, submitted, until
 from contract.wire import Wire
-from contract.worlds import a_ref, replay, until
 from speedrun_operator.backends.base import AllocationRef
-from speedrun_operator.lifecycle.observation import Accepted, Busy, JobState, Outcome, Rejected, Unknown
+from speedrun_operator.lifecycle.observation import Accepted, Busy, JobState, Rejected, Unknown
 from speedrun_operator.recipes.recipe import Stage, Step
 
 SLOW = '#!/bin/sh\nsleep 0.3\nexec /usr/bin/sbatch "$@"\n'  # so that the other one comes in the middle
@@ -33,11 +32,6 @@ async def claim(world: PrivateSlurm, ref: AllocationRef, age: float) -> Path:
     await world.ran(f"mkdir -p '{claim}'")
     os.utime(claim, (time.time() - age,) * 2)
     return claim
-
-
-def accepted(outcome: Outcome) -> str:
-    assert isinstance(outcome, Accepted), outcome
-    return outcome.job_id
 
 
 @pytest.mark.parametrize("age", [0, 250])
@@ -130,7 +124,7 @@ async def test_without_a_controller_nothing_is_submitted_and_nothing_said(world:
     assert snapshot.observed == {}
     world.configure()
     accepted(await world.backend.submit(other, replay()))
-    assert (await until(world, ref, lambda seen: True)).job_id == number
+    assert (await until(world, ref, any_answer)).job_id == number
 
 
 REFUSED = {

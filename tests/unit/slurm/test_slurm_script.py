@@ -1,0 +1,276 @@
+"""The batch script and sbatch's arguments: what a plan says is what a job gets, whatever text users write."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from speedrun_operator.api.names import Identity
+from speedrun_operator.api.spec import Spec
+from speedrun_operator.backends.slurm.package import pack
+from speedrun_operator.backends.slurm.script import bash_path, image_key, render, sbatch_arguments
+from speedrun_operator.planning import RunPlan, Site, plan
+from speedrun_operator.recipes.recipe import Container, Stage, Step, shipped
+
+MINE = Identity("lab", "mine", "0f0e0d0c-1111-2222-3333-444455556666")
+HOSTILE = [
+    "'; touch pwned; '",
+    "$(touch pwned)",
+    "`touch pwned`",
+    "a\nb",
+    "%j",
+    "-rf",
+    "\\",
+    '"',
+    "~",
+    "*",
+    "a\tb",
+    "é☃",
+    "",
+]
+TEXT = st.text(alphabet=st.characters(blacklist_characters="\0", blacklist_categories=["Cs"]), max_size=40)
+
+
+def planned(recipe: str = "replay", **spec: Any) -> RunPlan:
+    made = plan(Spec.model_validate({"recipe": {"name": recipe}, **spec}), shipped(), Site("compute-{gpu}"))
+    assert isinstance(made, RunPlan), made
+    return made
+
+
+def step(text: str, name: str = "only") -> Step:
+    return Step(name=name, stage=Stage.TRAIN, run=text)
+
+
+class Node:
+    """A machine that runs batch scripts as slurmstepd does."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.ledger = Path(MINE.ledger(str(home / "runs"), 0))
+
+    def runs(self, made: RunPlan, *, job: str = "17", root: str = "~/runs") -> subprocess.CompletedProcess[str]:
+        """A job's whole life: its exit code, and what its log holds."""
+        Path(MINE.ledger(root.replace("~", str(self.home), 1), 0)).mkdir(parents=True, exist_ok=True)
+        return subprocess.run(
+            ["bash"],
+            input=render(made, MINE, 0, root, "python3"),
+            cwd=self.home,
+            env={"PATH": "/usr/bin:/bin", "HOME": str(self.home), "SLURM_JOB_ID": job},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=30,
+            check=False,
+        )
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return Node(tmp_path)
+
+
+# What users write -------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.dictionaries(st.sampled_from(["one", "two", "three"]), TEXT, min_size=1))
+@example({"one": "SPEEDRUN_STEP\ntouch pwned\n", "two": "a'b\"c$d`e\\"})
+def test_parameters_reach_a_step_as_they_are(tmp_path_factory: pytest.TempPathFactory, values: dict[str, str]) -> None:
+    node = Node(tmp_path_factory.mktemp("node"))
+    look = step("".join(f'printf "%s" "$PARAM_{name.upper()}" >{name}\n' for name in values))
+    done = node.runs(replace(planned(), steps=(look,), parameters=tuple(values.items())))
+    assert done.returncode == 0, done.stdout
+    seen = {name: (node.ledger / "run-0" / name).read_bytes().decode() for name in values}
+    assert seen == values
+    assert not list(node.home.rglob("pwned"))
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_hostile_text_stays_text_everywhere(node: Node, text: str) -> None:
+    made = replace(
+        planned(),
+        environment=(("RECIPE_VARIABLE", text),),
+        parameters=(("log", text),),
+        steps=(step('printf "%s|%s" "$RECIPE_VARIABLE" "$PARAM_LOG" >seen'),),
+    )
+    assert node.runs(made).returncode == 0
+    assert (node.ledger / "run-0/seen").read_text() == f"{text}|{text}"
+    assert not list(node.home.rglob("pwned"))
+
+
+@pytest.mark.parametrize("text", HOSTILE[:-1])
+def test_hostile_repositories_and_revisions_are_only_looked_for(node: Node, text: str) -> None:
+    done = node.runs(replace(planned(), repository=text, commit=text, cached_paths=(text,)))
+    assert done.returncode != 0
+    assert "stage=code end exit=" in done.stdout
+    assert not list(node.home.rglob("pwned"))
+
+
+ROOTS = ["/data/runs", "/data/a b/", "~", "~/runs", "~/a b/c'd", "/a$b", "/~/x", "/a/~"]
+
+
+@pytest.mark.parametrize("root", ROOTS)
+@pytest.mark.parametrize("rest", [(), ("lab", "mine-0/alloc-0")])
+def test_a_path_is_one_word_and_a_tilde_is_home(root: str, rest: tuple[str, ...]) -> None:
+    word = bash_path(root, *rest)
+    command = ["bash", "-c", f'set -- {word}; printf \'%s\\n\' "$#" "$1"']
+    said = subprocess.run(command, capture_output=True, text=True, env={"HOME": "/home/me"}, timeout=10, check=True)
+    home = "/home/me" + root[1:] if root.startswith("~") else root
+    expected = "/".join([home.rstrip("/"), *rest])
+    assert said.stdout == f"1\n{expected}\n"
+
+
+@pytest.mark.parametrize("root", ["~/a b/c", "{home}/with $(touch pwned) 'quotes'"])
+def test_a_job_runs_under_any_root(node: Node, root: str) -> None:
+    done = node.runs(replace(planned(), steps=(step("pwd >where"),)), root=root.format(home=node.home))
+    assert done.returncode == 0, done.stdout
+    assert len(list(node.home.rglob("where"))) == 1
+    assert not list(node.home.rglob("pwned"))
+
+
+# What a job does --------------------------------------------------------------------------------------------------
+
+
+def test_a_jobs_log_tells_its_life(node: Node) -> None:
+    made = replace(planned(), steps=(step("echo one", "one"), step("echo two", "two")), runs=2)
+    done = node.runs(made)
+    marks = [line.split(" time=")[0] for line in done.stdout.splitlines() if line.startswith("SPEEDRUN ")]
+    of_a_run = ["run={0} begin", "run={0} stage=train begin", "run={0} stage=train end exit=0"]
+    of_a_run += ["run={0} stage=train begin", "run={0} stage=train end exit=0", "run={0} end exit=0"]
+    expected = [line.format(number) for number in (0, 1) for line in of_a_run]
+    assert marks[0].startswith("SPEEDRUN attempt job=17 node=")
+    assert marks[1:] == [f"SPEEDRUN {line}" for line in [*expected, "job end exit=0"]]
+    assert (node.ledger / "owner").read_text() == "17\n"
+    assert (node.ledger / "exit").read_text().startswith("job=17 exit=0 time=")
+
+
+def test_a_failing_step_ends_its_run_and_not_the_next(node: Node) -> None:
+    made = replace(
+        planned(), steps=(step('[ "$SPEEDRUN_RUN" = 1 ] || exit 3'), step("touch reached", "second")), runs=2
+    )
+    done = node.runs(made)
+    assert done.returncode == 3
+    assert "run=0 end exit=3" in done.stdout and "run=1 end exit=0" in done.stdout
+    assert [path.parent.name for path in node.ledger.glob("*/reached")] == ["run-1"]
+    assert "exit=3" in (node.ledger / "exit").read_text()
+
+
+@pytest.mark.parametrize("text", ["false | true\ntouch on", 'echo "$UNSET"\ntouch on', "false\ntouch on"])
+def test_a_step_stops_at_its_first_fault(node: Node, text: str) -> None:
+    assert node.runs(replace(planned(), steps=(step(text),))).returncode != 0
+    assert not list(node.ledger.rglob("on"))
+
+
+@pytest.mark.parametrize(("owner", "says"), [("16", "is 16"), ("cancelled", "is cancelled")])
+def test_a_second_job_ends_at_its_first_line(node: Node, owner: str, says: str) -> None:
+    node.ledger.mkdir(parents=True)
+    (node.ledger / "owner").write_text(f"{owner}\n")
+    done = node.runs(replace(planned(), steps=(step("touch ran"),)))
+    assert done.returncode == 0
+    assert says in done.stdout and "SPEEDRUN" not in done.stdout
+    assert not list(node.ledger.rglob("ran")) and not (node.ledger / "exit").exists()
+
+
+def test_a_job_that_starts_over_keeps_what_it_owns(node: Node) -> None:
+    made = replace(planned(), steps=(step("true"),))
+    assert node.runs(made).returncode == 0
+    assert "attempt job=17" in node.runs(made).stdout
+
+
+def test_files_are_the_owners_alone(node: Node) -> None:
+    node.runs(replace(planned(), steps=(step("touch made"),)))
+    assert (node.ledger / "run-0/made").stat().st_mode & 0o077 == 0
+
+
+def test_a_package_is_unpacked_where_the_steps_run(node: Node) -> None:
+    node.ledger.mkdir(parents=True)
+    (node.ledger / "package.tar.gz").write_bytes(pack("hypothesis"))
+    done = node.runs(replace(planned(), package="hypothesis", steps=(step("ls hypothesis/core.py; pwd"),)))
+    assert done.returncode == 0, done.stdout
+    assert str(node.ledger / "run-0/code") in done.stdout
+
+
+# What Slurm is told -----------------------------------------------------------------------------------------------
+
+OPTIONS: list[tuple[Mapping[str, Any], str]] = [
+    ({"partition": "compute-h100"}, "--partition=compute-h100"),
+    ({"account": "team"}, "--account=team"),
+    ({"qos": "high"}, "--qos=high"),
+    ({"reservation": "night"}, "--reservation=night"),
+    ({"constraint": "gpu&(cu128|cu131)"}, "--constraint=gpu&(cu128|cu131)"),
+    ({"nodeList": ["a-[1-2]", "b"]}, "--nodelist=a-[1-2],b"),
+    ({"exclude": ["c", "d-7"]}, "--exclude=c,d-7"),
+    ({"nice": 7}, "--nice=7"),
+]
+
+
+def arguments(made: RunPlan) -> list[str]:
+    return sbatch_arguments(made, MINE, "sr-c1-uid-0")
+
+
+def test_what_sbatch_is_always_told() -> None:
+    assert arguments(planned()) == [
+        "--parsable",
+        "--job-name=sr-c1-uid-0",
+        "--comment=speedrun lab/mine",
+        "--no-requeue",
+        "--open-mode=append",
+        "--nodes=1",
+        "--time=11",
+        "--ntasks=1",
+        "--cpus-per-task=1",
+        "--mem=64M",
+    ]
+
+
+@pytest.mark.parametrize(("slurm", "argument"), OPTIONS)
+def test_each_option_is_one_argument(slurm: Mapping[str, Any], argument: str) -> None:
+    told = arguments(planned(slurm=slurm))
+    assert told.count(argument) == 1
+    assert set(told) - {argument} == set(arguments(planned()))
+
+
+def test_all_fields_of_the_spec_are_told() -> None:
+    fields = {name for slurm, _ in OPTIONS for name in slurm}
+    model = type(planned().slurm)
+    assert fields == {field.alias or name for name, field in model.model_fields.items()}
+
+
+def test_a_whole_node_is_asked_for_with_all_its_memory() -> None:
+    told = arguments(planned("modded-nanogpt"))
+    assert {"--exclusive", "--mem=0", "--gres=gpu:8", "--partition=compute-h100"} <= set(told)
+    assert not any(each.startswith(("--cpus-per-task", "--ntasks")) for each in told)
+
+
+@pytest.mark.parametrize(("seconds", "minutes"), [(60, 1), (61, 2), (3600, 60), (5401, 91)])
+def test_time_limits_are_whole_minutes(seconds: int, minutes: int) -> None:
+    assert f"--time={minutes}" in arguments(planned(timeLimitSeconds=seconds))
+
+
+# Images -----------------------------------------------------------------------------------------------------------
+
+
+def test_an_images_name_follows_what_goes_into_it() -> None:
+    one = Container(base_image="docker://a", build="b", probe="true")
+    keys = {
+        image_key(one, "c1"),
+        image_key(one, "c2"),
+        image_key(one, None),
+        image_key(one.model_copy(update={"build": "b2"}), "c1"),
+        image_key(one.model_copy(update={"base_image": "docker://a2"}), "c1"),
+    }
+    assert len(keys) == 5
+    assert image_key(one, "c1") == image_key(one.model_copy(update={"probe": "false"}), "c1")
+
+
+def test_a_contained_step_runs_in_the_image_and_a_plain_one_does_not() -> None:
+    text = render(planned("modded-nanogpt"), MINE, 0, "~/runs", "python3")
+    assert "stage image build_image" in text and "stage train contained train" in text
+    assert "stage train plain replay" in render(planned(), MINE, 0, "~/runs", "python3")
