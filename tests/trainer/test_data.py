@@ -8,10 +8,10 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
-from conftest import Processes
 from hypothesis import given
 from hypothesis import strategies as st
 
+from conftest import Processes
 from speedrun_trainer.__main__ import main
 from speedrun_trainer.data import (
     BatchShape,

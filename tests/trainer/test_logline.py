@@ -3,7 +3,6 @@
 import math
 
 from conftest import REPOSITORY
-
 from speedrun_trainer import logline
 
 PYTHON = "3.11.2 (main, Apr 28 2025, 14:11:48) [GCC 12.2.0]"

@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import Processes, wait_until
 
+from conftest import Processes, wait_until
 from speedrun_trainer.data import open_shard, shard_bytes
 
 ALONE = [sys.executable, "-m", "speedrun_trainer.train"]
