@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
 
-from speedrun_operator.api.names import CRD_NAME, GROUP, KIND, PLURAL, VERSION
+from speedrun_operator.api.names import CRD_INSTALL, CRD_NAME, GROUP, KIND, PLURAL, VERSION
 from speedrun_operator.api.schema import custom_resource_definition
 from speedrun_operator.backends.slurm.script import bash_path
 from speedrun_operator.kube.access import AccessError, load
@@ -21,7 +22,7 @@ STORAGE = 'root=ROOT; mkdir -p "$root" && [ -w "$root" ] && df -Ph "$root" | tai
 LOGIN_SECONDS = 220.0
 RIGHTS = [
     (GROUP, PLURAL, "", ("get", "list", "watch", "patch")),
-    (GROUP, PLURAL, "status", ("get", "patch")),
+    (GROUP, PLURAL, "status", ("patch",)),
     ("", "events", "", ("create", "patch")),
 ]
 
@@ -37,6 +38,7 @@ class Finding:
 
 async def check(settings: Settings) -> int:
     """Print a finding a line; the exit code is 1 if anything is wrong or could not be looked at."""
+    logging.getLogger("speedrun_operator").addHandler(logging.NullHandler())  # the findings say it all
     code = 0
     async for finding in _findings(settings):
         word = {True: "ok", False: "FAULT", None: "unknown"}[finding.good]
@@ -78,18 +80,17 @@ async def _kubernetes(kube: Kube, settings: Settings) -> AsyncIterator[Finding]:
 
 
 async def _crd(kube: Kube) -> Finding:
-    install = "`speedrun-operator crd | kubectl apply --server-side -f -`"
     try:
         served = await kube.request("GET", f"/openapi/v3/apis/{GROUP}/{VERSION}")
     except NotFound:
-        return Finding("crd", False, f"{CRD_NAME} is not installed: {install}")
+        return Finding("crd", False, f"{CRD_NAME} is not installed: {CRD_INSTALL}")
     except ApiError as error:
         return Finding("crd", None, str(error))
     name = f"{'.'.join(reversed(GROUP.split('.')))}.{VERSION}.{KIND}"
     version = custom_resource_definition()["spec"]["versions"][0]
     if _compared(served["components"]["schemas"].get(name, {})) == _compared(version["schema"]["openAPIV3Schema"]):
         return Finding("crd", True, "served, and it is this version's")
-    return Finding("crd", False, f"served, but not this version's: {install}")
+    return Finding("crd", False, f"served, but not this version's: {CRD_INSTALL}")
 
 
 def _compared(schema: dict[str, Any]) -> Any:

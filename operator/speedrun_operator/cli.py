@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,6 +23,7 @@ from speedrun_operator.recipes.recipe import shipped
 from speedrun_operator.settings import Settings, SettingsFault, load
 
 OK, FAILED, USAGE = 0, 1, 2
+NOT_READ = 141  # as a shell reports SIGPIPE
 UNKNOWN_UID = "00000000-0000-0000-0000-000000000000"
 WITH_SETTINGS = {
     "run": "watch Speedruns and run them; ends cleanly on SIGTERM and Ctrl-C",
@@ -33,6 +35,16 @@ WITH_SETTINGS = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The entry point; returns the exit code."""
+    try:
+        code = _main(argv)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:  # whoever read our output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return NOT_READ
+
+
+def _main(argv: Sequence[str] | None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     parser = _parser()
     known, rest = parser.parse_known_args(arguments)
@@ -54,10 +66,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _long_running(command: str, settings: Settings) -> int:
-    # Kopf, the Kubernetes client and asyncssh take half a second to import: `crd` and `render` do without.
-    from speedrun_operator import check, service
-
     try:
+        # Kopf, the Kubernetes client and asyncssh take half a second to import: `crd` and `render` do without.
+        from speedrun_operator import check, service
+
         if command == "check":
             return asyncio.run(check.check(settings))
         return asyncio.run(service.run(settings))

@@ -16,7 +16,7 @@ from datetime import timedelta
 from pythonjsonlogger.json import JsonFormatter
 
 from speedrun_operator import __version__, resync
-from speedrun_operator.api.names import GROUP, VERSION, cluster8
+from speedrun_operator.api.names import CRD_INSTALL, GROUP, VERSION, cluster8
 from speedrun_operator.api.phases import Reason
 from speedrun_operator.backends.slurm.backend import SlurmBackend, SlurmSite
 from speedrun_operator.handlers import Access, EngineLink, Watcher
@@ -67,7 +67,7 @@ async def _cluster(kube: Kube, settings: Settings) -> str:
             try:
                 await kube.request("GET", f"/apis/{GROUP}/{VERSION}")
             except NotFound:
-                logger.error("the CRD is not installed; `speedrun-operator crd | kubectl apply -f -` does it")
+                logger.error("the CRD is not installed; %s does it", CRD_INSTALL)
             else:
                 return cluster8(settings.cluster_id or await kube.cluster_uid())
         except Unavailable as error:
@@ -197,5 +197,11 @@ def configure_logging(settings: Settings) -> None:
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(settings.log_level.upper())
+    logging.getLogger("kopf._core.reactor.running").addFilter(_news)
     for chatty in ("asyncssh", "kopf", "aiohttp", "asyncio"):
         logging.getLogger(chatty).setLevel("WARNING")
+
+
+def _news(record: logging.LogRecord) -> bool:
+    """Kopf warns that its thread gets no signals; here it is so by design."""
+    return not record.getMessage().startswith("OS signals are ignored")

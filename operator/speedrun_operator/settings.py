@@ -26,6 +26,7 @@ from pydantic_settings import (
 )
 
 PREFIX = "SPEEDRUN_"
+PRINTABLE = r"^[!-~]*$"
 SHARED_PATH = r"^(~$|~/|/)[A-Za-z0-9_./@+ -]*$"
 
 Namespace = Annotated[str, StringConstraints(max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
@@ -38,9 +39,13 @@ class Group(BaseModel):
 class LoginSettings(Group):
     """The SUNK login service, reached by SSH. Without a host, Speedruns stay Pending."""
 
-    host: str = Field(default="", description="Host name or address of the login service or the SSH gateway.")
+    host: Annotated[str, StringConstraints(pattern=PRINTABLE)] = Field(
+        default="", description="Host name or address of the login service or the SSH gateway."
+    )
     port: Annotated[int, Field(gt=0, lt=65536)] = Field(default=22, description="Its SSH port.")
-    user: str = Field(default="", description="Login name; on Andromeda <cluster-id>.<username>.")
+    user: Annotated[str, StringConstraints(pattern=PRINTABLE)] = Field(
+        default="", description="Login name; on Andromeda <cluster-id>.<username>."
+    )
     key_file: Path | None = Field(default=None, description="File with the private key, without a passphrase.")
     known_hosts_file: Path | None = Field(default=None, description="File with the host keys to accept.")
     connect_timeout_seconds: Annotated[float, Field(gt=0)] = Field(

@@ -40,6 +40,9 @@ def main() -> int:
     except (StartFailed, InUse, KubectlFailed, TimeoutError) as error:
         say(str(error))
         return 1
+    except PermissionError as error:
+        say(f"{error}: the demo and its test bed need root")
+        return 1
     except KeyboardInterrupt:
         say("interrupted. What is up stays up: `make demo` goes on from here, `make down` takes it down")
         return 130

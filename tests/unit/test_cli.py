@@ -243,3 +243,36 @@ def test_one_bad_document_does_not_hide_the_others(file: Path, capsys: pytest.Ca
     printed = capsys.readouterr()
     assert printed.err.count("\n") == 1
     assert printed.out.count("# Plan of ") == 1
+
+
+KUBECONFIG = """\
+{apiVersion: v1, kind: Config, current-context: here, users: [{name: me, user: {token: t}}],
+ contexts: [{name: here, context: {cluster: here, user: me}}],
+ clusters: [{name: here, cluster: {server: "https://127.0.0.1:1", certificate-authority-data: AAAA}}]}
+"""
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("clusters: [", "cannot use {path} to reach the API server: while parsing"),
+        ("a: b", "cannot use {path} to reach the API server: Invalid kube-config file"),
+        (KUBECONFIG, "cannot use the certificates for https://127.0.0.1:1: "),
+    ],
+    ids=["no yaml", "no kubeconfig", "no certificate"],
+)
+@pytest.mark.parametrize(("command", "code"), [("run", 78), ("check", 1)])
+def test_a_kubeconfig_that_cannot_be_used(tmp_path: Path, command: str, code: int, content: str, says: str) -> None:
+    path = tmp_path / "kubeconfig"
+    path.write_text(content)
+    argv = [sys.executable, "-m", "speedrun_operator.cli", command, f"--kubeconfig={path}"]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == code
+    assert says.format(path=path) in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_reader_that_goes_away_is_no_fault() -> None:
+    argv = f"set -o pipefail; {shlex.quote(sys.executable)} -m speedrun_operator.cli crd | true"
+    done = subprocess.run(["bash", "-c", argv], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (141, "")

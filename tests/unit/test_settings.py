@@ -97,6 +97,8 @@ def test_namespaces_of_flags(flags: list[str]) -> None:
         ("--login.port=0", "login.port: Input should be greater than 0"),
         ("--login.port=65536", "login.port: Input should be less than 65536"),
         ("--login.port=ssh", "login.port: Input should be a valid integer"),
+        ("--login.host=login node", "login.host: String should match"),
+        ("--login.user=alice\n", "login.user: String should match"),
         ("--slurm.poll-seconds=0.5", "slurm.poll_seconds: Input should be greater than or equal to 1"),
         ("--slurm.lost-after-seconds=5", "slurm.lost_after_seconds: Input should be greater than or equal to 60"),
         ("--slurm.root=runs", "slurm.root: String should match"),

@@ -9,6 +9,7 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import yaml
 from kubernetes.aio.client import Configuration
 from kubernetes.aio.config import ConfigException, load_incluster_config, load_kube_config
 
@@ -64,7 +65,7 @@ async def load(kubeconfig: str | None, context: str | None) -> Configuration:
         await load_kube_config(  # type: ignore[no-untyped-call]
             config_file=path, context=context, client_configuration=configuration
         )
-    except (ConfigException, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ConfigException, yaml.YAMLError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         source = named or "the pod's service account"
         raise AccessError(f"cannot use {source} to reach the API server: {error}") from error
     return configuration

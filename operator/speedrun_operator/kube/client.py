@@ -18,6 +18,7 @@ from kubernetes.aio.client import ApiClient, Configuration
 from kubernetes.aio.config import ConfigException
 
 from speedrun_operator.api.names import GROUP, PLURAL, VERSION
+from speedrun_operator.kube.access import AccessError
 
 TIMEOUT_SECONDS = 30
 MERGE_PATCH = "application/merge-patch+json"
@@ -50,10 +51,13 @@ class Unavailable(ApiError):
 
 
 class Kube:
-    """One API server. For one event loop."""
+    """One API server. For one event loop. Raises AccessError where the certificates or the key cannot be used."""
 
     def __init__(self, configuration: Configuration) -> None:
-        self._api = ApiClient(configuration)
+        try:
+            self._api = ApiClient(configuration)
+        except (OSError, ValueError) as error:  # ssl.SSLError is one
+            raise AccessError(f"cannot use the certificates for {configuration.host}: {error}") from error
 
     async def close(self) -> None:
         await self._api.close()  # type: ignore[no-untyped-call]
