@@ -10,7 +10,7 @@ ApiError
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 import aiohttp
@@ -100,15 +100,19 @@ class Kube:
 
     async def list_speedruns(self, namespace: str | None, *, labels: str = "", chunk: int = 500) -> list[Json]:
         """All Speedruns of a namespace (None: of all), read in chunks."""
-        found: list[Json] = []
+        return [each async for each in self.each_speedrun(namespace, labels=labels, chunk=chunk)]
+
+    async def each_speedrun(self, namespace: str | None, *, labels: str = "", chunk: int = 500) -> AsyncIterator[Json]:
+        """The same one after another, with no more than a chunk of them in memory."""
         token = ""
         while True:
             query = [("limit", str(chunk)), ("labelSelector", labels), ("continue", token)]
             page = await self.request("GET", speedrun_path(namespace), query=[each for each in query if each[1]])
-            found += page.get("items") or []
+            for each in page.get("items") or []:
+                yield each
             token = (page.get("metadata") or {}).get("continue") or ""
             if not token:
-                return found
+                return
 
     async def cluster_uid(self) -> str:
         """The UID of kube-system: what tells this cluster from any other."""
