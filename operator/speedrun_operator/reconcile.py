@@ -25,7 +25,7 @@ from speedrun_operator.backends.base import AllocationRef, Backend, Snapshot
 from speedrun_operator.kube import events
 from speedrun_operator.kube.client import ApiError, Conflict, Kube, NotFound, Refused, merge_patch
 from speedrun_operator.lifecycle.decide import decide, is_finished
-from speedrun_operator.lifecycle.observation import Accepted, Observed, Outcome, Unknown
+from speedrun_operator.lifecycle.observation import Accepted, Busy, Observed, Outcome, Unknown
 from speedrun_operator.lifecycle.situation import Decision, Notice, Policy, Situation, Waiting
 from speedrun_operator.lifecycle.writing import is_urgent
 from speedrun_operator.planning import Refusal, RunPlan, Site, plan
@@ -54,7 +54,10 @@ class Setup:
 
 @dataclass
 class Entry:
-    """One known Speedrun. `quiet_polls` counts polls since its last status write."""
+    """One known Speedrun. `quiet_polls` counts polls since its last status write.
+
+    `waits`: a submission had no clear outcome, and the next one comes with `retry`, whatever wakes us before.
+    """
 
     resource: Resource
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -62,6 +65,7 @@ class Entry:
     working: bool = False
     failures: int = 0
     quiet_polls: int = 0
+    waits: bool = False
     retry: asyncio.TimerHandle | None = None
 
 
@@ -227,23 +231,29 @@ class Engine:
         except Exception:
             logger.exception("%s: reconciling failed in the operator itself", entry.resource.identity)
             settled = False
-        self._schedule(uid, entry, settled)
+        if settled is not None:
+            self._schedule(uid, entry, settled)
 
     def _schedule(self, uid: str, entry: Entry, settled: bool) -> None:
         if entry.retry is not None:
             entry.retry.cancel()
             entry.retry = None
         entry.failures = 0 if settled else entry.failures + 1
+        entry.waits = entry.waits and not settled
         if not settled and uid in self._entries:
             wait = min(RETRY_LONGEST, RETRY_FIRST * 2 ** min(entry.failures - 1, 10)) * random.uniform(0.8, 1.2)
             entry.retry = asyncio.get_running_loop().call_later(wait, self._retry, uid)
 
     def _retry(self, uid: str) -> None:
-        if uid in self._entries:
+        if entry := self._entries.get(uid):
+            entry.waits = False
             self._wake(uid)
 
-    async def _settle(self, entry: Entry, observed: Mapping[int, Observed], unanswered: Unknown | None) -> bool:
-        """Decide, write and act until nothing changes; False where something waits for another try."""
+    async def _settle(self, entry: Entry, observed: Mapping[int, Observed], unanswered: Unknown | None) -> bool | None:
+        """Decide, write and act until nothing changes.
+
+        False where something needs another try; None where that try is set already.
+        """
         outcomes: dict[int, Outcome] = {}
         for _ in range(MOST_ROUNDS):
             resource = entry.resource
@@ -267,18 +277,22 @@ class Engine:
                 policy=self._setup.policy,
             )
             decision = decide(situation)
+            submit = () if entry.waits else decision.submit
             try:
-                await self._write(entry, decision, fresh=bool(decision.submit))
+                await self._write(entry, decision, fresh=bool(submit))
             except Conflict:
                 await self._read(entry)
                 continue
-            if is_finished(entry.resource.status) or not decision.submit or entry.resource.deleting:
+            if decision.submit and not submit:
+                return None
+            if is_finished(entry.resource.status) or not submit or entry.resource.deleting:
                 return decision.status.allocations[-1:] == () or not _unsettled(decision.status)
             if not isinstance(plan_, RunPlan) or not entry.resource.protected:
                 return False
             outcomes = {}
-            for each in decision.submit:
+            for each in submit:
                 outcomes[each.allocation] = await self._submit(entry.resource, each.allocation, plan_)
+            entry.waits = any(isinstance(outcome, Busy | Unknown) for outcome in outcomes.values())
             observed, unanswered = {}, None
         return False
 

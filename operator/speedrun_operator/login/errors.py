@@ -28,7 +28,6 @@ Cancelling the caller raises neither: it is asyncio.CancelledError, and the outc
 
 from __future__ import annotations
 
-import math
 from enum import StrEnum
 
 
@@ -85,9 +84,11 @@ class NotRun(LoginError):
         self.retry_after = retry_after
 
     def delayed(self, seconds: float) -> NotRun:
-        """The same failure for another caller, saying when the next connection is tried."""
-        message = f"{self.message} Next try in {math.ceil(seconds)} s."
-        return NotRun(self.reason, message, retry_after=seconds, stdout=self.stdout, stderr=self.stderr)
+        """The same failure for another caller, with the time until the next connection is tried.
+
+        The message stays as it is: a status that shows it would otherwise change with every try.
+        """
+        return NotRun(self.reason, self.message, retry_after=seconds, stdout=self.stdout, stderr=self.stderr)
 
 
 class OutcomeUnknown(LoginError):
