@@ -61,3 +61,11 @@ def test_shellcheck_warns_of_nothing(name: str, tmp_path: Path) -> None:
     command = ["shellcheck", "--shell=bash", "--severity=warning", "--format=gcc", str(text)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("logs", "bytes_"),
+    [(0, 524288), (1, 524288), (8, 524288), (9, 466033), (64, 65536), (65, 65536), (5000, 65536)],
+)
+def test_few_logs_are_read_in_larger_pieces(logs: int, bytes_: int) -> None:
+    assert commands.share(logs) == bytes_

@@ -49,7 +49,7 @@ class SlurmBackend:
         site: SlurmSite,
         cluster: str,
         *,
-        log_bytes: int = commands.LOG_BYTES,
+        log_bytes: int | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """`cluster`: the eight characters of job names. `log_bytes`: what one poll reads of one log at most."""
@@ -159,7 +159,8 @@ class SlurmBackend:
             commands.poll_line(name, _path(ref), self._memory[name].reading.offset, ref.since)
             for name, ref in zip(names, refs, strict=True)
         ]
-        command = commands.poll(root=self._site.root, prefix=self._prefix, nonce=nonce, log_bytes=self._log_bytes)
+        most = self._log_bytes or commands.share(len(refs))
+        command = commands.poll(root=self._site.root, prefix=self._prefix, nonce=nonce, log_bytes=most)
         try:
             done = await self._login.run(
                 command, stdin="".join(lines).encode(), timeout=POLL_SECONDS, max_output=POLL_OUTPUT

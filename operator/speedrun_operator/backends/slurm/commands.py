@@ -18,6 +18,7 @@ from speedrun_operator.backends.slurm.script import LOG, PACKAGE, SCRIPT, bash_p
 
 CLAIM_SECONDS = 300  # a claim without a job stands for so long; sbatch itself retries for about 150 s
 LOG_BYTES = 64 * 1024
+MOST_LOG_BYTES = 512 * 1024  # more at once would hold the event loop up while it is parsed
 POLL_BYTES = 4 * 1024 * 1024
 SACCT_NAMES = 1000  # Linux takes 128 KiB in one argument
 SKEW = timedelta(days=1)  # sacct is asked from so much earlier on: a clock may be wrong, and a name is never used twice
@@ -65,6 +66,11 @@ def poll(*, root: str, prefix: str, nonce: str, log_bytes: int = LOG_BYTES, poll
 def cancel(*, root: str, prefix: str, nonce: str) -> str:
     """The command that ends allocations. Its standard input: `cancel_line`s."""
     return _common(root, nonce) + _fill(remote.CANCEL, {"SQUEUE_FORMAT": SQUEUE_FORMAT, "PREFIX": prefix})
+
+
+def share(logs: int) -> int:
+    """What a poll of so many logs reads of each at most. Few get more each: a chatty log must be kept up with."""
+    return max(LOG_BYTES, min(MOST_LOG_BYTES, POLL_BYTES // max(1, logs)))
 
 
 def poll_line(name: str, path: str, offset: int, since: datetime) -> str:
