@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from cluster.speedruns import Speedruns, condition, quick, slow
-from cluster.test_main_job import job_names, jobs_ever
+from cluster.test_main_job import health, job_names, jobs_ever
 from testbed.facts import Facts
 from testbed.kubectl import Kubectl
 from testbed.kubernetes import Kubernetes
@@ -189,3 +189,37 @@ def test_without_a_login_runs_stay_pending(runs: Speedruns, operator: Operator) 
     operator.start()
     status = runs.wait_finished("nowhere")
     assert (status["phase"], condition(status, "Admitted")["status"]) == ("Succeeded", "True")
+
+
+def test_what_cannot_be_submitted_is_tried_again_with_back_off(runs: Speedruns, operator: Operator) -> None:
+    """Polls and events come meanwhile; none of them is a reason to try at once."""
+    operator.settings["SPEEDRUN_SLURM__ROOT"] = "/proc/speedruns"
+    operator.start()
+    runs.apply(quick("nowhere"))
+    status = runs.wait("nowhere", "waiting", lambda each: each.get("reason") == "StorageUnwritable")
+    assert status["phase"] == "Pending"
+    assert "/proc/speedruns" in condition(status, "Submitted")["message"]
+    before = health(operator)
+    until("eight more polls", lambda: health(operator)["polls"] >= before["polls"] + 8)
+    assert 1 <= health(operator)["submissions"] - before["submissions"] <= 3
+
+
+def test_a_copy_that_carries_the_label_of_a_finished_run_is_found(runs: Speedruns, operator: Operator) -> None:
+    """`kubectl get -o yaml` of a finished one, applied under another name: the label hides it from the watch."""
+    operator.settings["SPEEDRUN_WATCH__RESYNC_SECONDS"] = "10"
+    operator.start()
+    copy = quick("copy")
+    runs.apply({**copy, "metadata": {"name": "copy", "labels": {"speedrun.dev/finished": "true"}}})
+    assert runs.wait_finished("copy", timeout=40)["phase"] == "Succeeded"
+
+
+def test_a_chatty_log_is_kept_up_with(runs: Speedruns, operator: Operator, place: Place) -> None:
+    """3 MB of noise before the result: read at 64 KiB a second it would take three quarters of a minute."""
+    noise = b"x" * 199 + b"\n"
+    log = place.state / "chatty.log"  # job users can read it there
+    log.write_bytes(noise * 15_000 + b"step:2/2 val_loss:3.2500 train_time:100ms step_avg:50.00ms\n")
+    log.chmod(0o644)
+    operator.start()
+    runs.apply(quick("chatty", log=str(log), intervalMilliseconds=0))
+    runs.wait_phase("chatty", "Preparing", "Compiling", "Training", "Succeeded")
+    assert runs.wait_finished("chatty", timeout=25)["val_loss"] == 3.25

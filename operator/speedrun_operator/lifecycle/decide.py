@@ -70,7 +70,9 @@ def _moved(allocation: Allocation, situation: Situation) -> Allocation:
 def _runs(
     situation: Situation, old: Status, allocations: tuple[Allocation, ...], plan: PlanSummary | None
 ) -> tuple[Run, ...]:
-    runs = old.runs or (Run(index=0, arm=FIRST_ARM, phase=Phase.PENDING),)
+    # Where somebody took the runs out of the status, they are those of the job that is there.
+    newest = allocations[-1].id if allocations else None
+    runs = old.runs or (Run(index=0, arm=FIRST_ARM, phase=Phase.PENDING, allocation=newest),)
     if plan is None or plan.target is None:
         return runs
     target = Decimal(repr(plan.target))
@@ -169,7 +171,7 @@ def _backend_says(situation: Situation) -> list[Say]:
     if silent:
         return [Say(ConditionType.BACKEND_REACHABLE, "False", silent[0].reason, silent[0].message)]
     if situation.observed or situation.outcomes:
-        return [Say(ConditionType.BACKEND_REACHABLE, "True", Reason.REACHABLE.value)]
+        return [Say(ConditionType.BACKEND_REACHABLE, "True", Reason.REACHABLE.value, "the backend answers")]
     return []
 
 

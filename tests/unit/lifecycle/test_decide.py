@@ -176,3 +176,18 @@ def test_whatever_a_job_prints_its_status_can_be_written(lines: list[str]) -> No
 def test_a_result_of_another_run_in_the_log_is_not_ours() -> None:
     log = TRAINING.line("SPEEDRUN run=1 begin").validation("1.0")
     assert lived(woken(), ACCEPTED, seen(ended(JobLog(log.lines)))).status.reason == "NoResult"
+
+
+@pytest.mark.parametrize("taken", ["runs", "allocations", "conditions", "phase", "plan"])
+def test_what_somebody_took_out_of_the_status_comes_back_with_the_result(taken: str) -> None:
+    """Whoever may write status may also spoil it; nothing then waits for ever, and no other job is made."""
+    life = lived(woken(), ACCEPTED, seen(running(STARTED)))
+    del life.stored[taken]
+    if taken == "allocations":
+        assert [each.allocation for each in life.live(woken()).submit] == [0], "the same name is looked up"
+        life.live(ACCEPTED)
+    life.live(seen(running(TRAINING)))
+    assert (life.status.phase, life.status.val_loss) == ("Training", 10.8258)
+    life.live(seen(ended(finished_log("3.2"))))
+    assert (life.status.phase, life.status.val_loss, life.status.runs_summary) == ("Succeeded", 3.2, "1/1")
+    assert [each.name for each in life.status.allocations] == [JOB]
