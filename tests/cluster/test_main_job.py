@@ -166,7 +166,7 @@ def test_delete_while_queued_ends_the_job(runs: Speedruns, slurm: Slurm, kubectl
 
 def test_ten_at_once_with_one_remote_command_a_poll(runs: Speedruns, operator: Operator, slurm: Slurm) -> None:
     names = [f"ten-{number}" for number in range(10)]
-    runs.apply(*(quick(name, steps=8, intervalMilliseconds=500, valLoss=f"3.2{i}00") for i, name in enumerate(names)))
+    runs.apply(*(quick(name, steps=8, intervalMilliseconds=500, valLoss=f"3.1{i}00") for i, name in enumerate(names)))
     for name in names:
         runs.wait_phase(name, "Training", "Succeeded", timeout=60)
     before = health(operator)
@@ -179,7 +179,7 @@ def test_ten_at_once_with_one_remote_command_a_poll(runs: Speedruns, operator: O
     assert abs(after["remote_commands"] - asked) <= 1
     for number, name in enumerate(names):
         status = runs.status(name)
-        assert (status["phase"], status["val_loss"]) == ("Succeeded", round(3.2 + number / 100, 2))
+        assert (status["phase"], status["val_loss"]) == ("Succeeded", round(3.1 + number / 100, 2))
         assert len(jobs_ever(slurm, runs.get(name)["metadata"]["uid"])) == 1
 
 
