@@ -21,7 +21,7 @@ SINFO = "exec env -u SINFO_FORMAT sinfo -h -o '%P|%D|%t|%G|%f'"
 STORAGE = 'root=ROOT; mkdir -p "$root" && [ -w "$root" ] && df -Ph "$root" | tail -n 1'
 LOGIN_SECONDS = 220.0
 RIGHTS = [
-    (GROUP, PLURAL, "", ("get", "list", "watch", "patch")),
+    (GROUP, PLURAL, "", ("get", "list", "watch", "patch", "delete")),
     (GROUP, PLURAL, "status", ("patch",)),
     ("", "events", "", ("create", "patch")),
 ]

@@ -18,7 +18,7 @@ from speedrun_operator.api.resource import explain
 from speedrun_operator.api.schema import crd_yaml
 from speedrun_operator.api.spec import Spec
 from speedrun_operator.backends.slurm import script
-from speedrun_operator.planning import Refusal, RunPlan, Site, plan
+from speedrun_operator.planning import FIRST_ARM, Refusal, RunPlan, Site, plan
 from speedrun_operator.recipes.recipe import shipped
 from speedrun_operator.settings import Settings, SettingsFault, load
 
@@ -149,6 +149,8 @@ def _render_one(path: str, document: object, settings: Settings) -> int:
     if isinstance(planned, Refusal):
         print(f"speedrun-operator: {path}: {planned.reason}: {planned.message}", file=sys.stderr)
         return FAILED
+    first = range(min(spec.runs, spec.runs_per_allocation))
+    planned = planned.for_runs([(index, FIRST_ARM) for index in first])
     _print_plan(identity, planned, settings)
     return OK
 

@@ -7,14 +7,24 @@ cannot be planned is a Refusal, which names the field and says what to change.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from decimal import Decimal
 
 from speedrun_operator.api.phases import Reason
 from speedrun_operator.api.spec import SlurmOptions, Spec
 from speedrun_operator.api.status import PlanSummary
-from speedrun_operator.recipes.recipe import Container, Recipe, Step
+from speedrun_operator.recipes.recipe import Container, Parameter, Recipe, Step
+
+FIRST_ARM = "A"
+RESERVED = ("SPEEDRUN_", "PARAM_", "SLURM_")
+READ_ONLY = frozenset({"BASHOPTS", "BASH_VERSINFO", "EUID", "PPID", "SHELLOPTS", "UID"})
+# Variables of the batch script itself, which a run's own must not change.
+OF_THE_SCRIPT = frozenset({
+    "base_image", "child", "code", "commit", "failed", "image", "ledger", "owner", "repository", "root", "runs",
+})  # fmt: skip
+EACH_RUN = "$(RUN)"
 
 
 @dataclass(frozen=True)
@@ -38,8 +48,21 @@ class Site:
 
 
 @dataclass(frozen=True)
+class PlannedRun:
+    """One run of an allocation: its variables, with $(RUN) and $(ARM) replaced."""
+
+    index: int
+    arm: str
+    parameters: tuple[tuple[str, str], ...]
+    environment: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
 class RunPlan:
-    """One allocation's work, resolved. `time_limit_minutes` is wall time; memory is in MiB."""
+    """One allocation's work, resolved. `time_limit_minutes` is wall time; memory is in MiB.
+
+    `parameters` and `environment` are as they were written; `runs` has them for each run.
+    """
 
     recipe: str
     metric: str
@@ -61,7 +84,22 @@ class RunPlan:
     environment: tuple[tuple[str, str], ...]
     parameters: tuple[tuple[str, str], ...]
     steps: tuple[Step, ...]
-    runs: int = 1
+    stall_seconds: int
+    declared: Mapping[str, Parameter]
+    env: tuple[tuple[str, str], ...] = ()
+    runs: tuple[PlannedRun, ...] = ()
+
+    def for_runs(self, runs: Sequence[tuple[int, str]]) -> RunPlan:
+        """The plan of an allocation with these runs (index, arm)."""
+        return replace(self, runs=tuple(self._run(index, arm) for index, arm in runs))
+
+    def _run(self, index: int, arm: str) -> PlannedRun:
+        return PlannedRun(
+            index=index,
+            arm=arm,
+            parameters=tuple((name, _checked(self.declared[name], text, index, arm)) for name, text in self.parameters),
+            environment=tuple((name, substitute(text, index, arm)) for name, text in self.env),
+        )
 
     def summary(self) -> PlanSummary:
         return PlanSummary(
@@ -92,7 +130,11 @@ def plan(spec: Spec, recipes: Mapping[str, Recipe], site: Site) -> RunPlan | Ref
     if isinstance(gpus, Refusal):
         return gpus
     gpu_type, gpu_count = gpus
-    seconds = spec.time_limit_seconds or recipe.start_up_seconds + recipe.run_seconds
+    if refused := _environment_fault(spec):
+        return refused
+    # Not `runs`, which may be raised: what status.plan says once must stay true.
+    own = recipe.start_up_seconds + recipe.run_seconds * spec.runs_per_allocation
+    seconds = spec.time_limit_seconds or own
     return RunPlan(
         recipe=recipe.name,
         metric=recipe.metric,
@@ -114,7 +156,60 @@ def plan(spec: Spec, recipes: Mapping[str, Recipe], site: Site) -> RunPlan | Ref
         environment=tuple(sorted(recipe.environment.items())),
         parameters=parameters,
         steps=recipe.steps,
+        stall_seconds=recipe.stall_seconds,
+        declared=recipe.parameters,
+        env=tuple((each.name, each.value) for each in spec.env),
     )
+
+
+def substitute(text: str, run: int, arm: str) -> str:
+    """`text` with $(RUN) and $(ARM) replaced; $$(RUN) stays as $(RUN), as in a pod's env."""
+    values = {"RUN": str(run), "ARM": arm}
+    return re.sub(r"\$(\$?)\((RUN|ARM)\)", lambda found: f"$({found[2]})" if found[1] else values[found[2]], text)
+
+
+def _checked(parameter: Parameter, text: str, run: int, arm: str) -> str:
+    return parameter.check(substitute(text, run, arm))
+
+
+def _resolved(parameter: Parameter, value: int | str, runs: int) -> str:
+    """The parameter's value as text, still with $(RUN) and $(ARM). Raises ValueError unless it fits in every run."""
+    if isinstance(value, int) or not any(name in value for name in (EACH_RUN, "$(ARM)")):
+        return _fitting(parameter, value)
+    if parameter.type == "integer" and value != EACH_RUN:
+        raise ValueError(f"must be a whole number, or {EACH_RUN} alone, not {value!r}")
+    for run in range(runs):
+        text = substitute(value, run, FIRST_ARM)
+        try:
+            parameter.check(text)
+        except ValueError as error:
+            raise ValueError(f"{error}, not {text!r} as in run {run}") from error
+    return value
+
+
+def _fitting(parameter: Parameter, value: int | str) -> str:
+    try:
+        return parameter.check(value)
+    except ValueError as error:
+        raise ValueError(f"{error}, not {value!r}") from error
+
+
+def _environment_fault(spec: Spec) -> Refusal | None:
+    names: set[str] = set()
+    for number, each in enumerate(spec.env):
+        fault = None
+        if each.name.startswith(RESERVED):
+            fault = f"is reserved; names must not begin with {', '.join(RESERVED)}"
+        elif each.name in OF_THE_SCRIPT:
+            fault = "is a variable of the batch script itself; choose another name"
+        elif each.name in READ_ONLY:
+            fault = "is bash's own and cannot be set"
+        elif each.name in names:
+            fault = "stands there twice"
+        if fault is not None:
+            return Refusal(Reason.INVALID_SPEC, f"spec.env[{number}].name: {each.name} {fault}")
+        names.add(each.name)
+    return None
 
 
 def _parameters(spec: Spec, recipe: Recipe) -> tuple[tuple[str, str], ...] | Refusal:
@@ -129,9 +224,9 @@ def _parameters(spec: Spec, recipe: Recipe) -> tuple[tuple[str, str], ...] | Ref
     for name, parameter in recipe.parameters.items():
         value = spec.recipe.parameters.get(name, parameter.default)
         try:
-            resolved.append((name, parameter.check(value)))
+            resolved.append((name, _resolved(parameter, value, spec.runs)))
         except ValueError as error:
-            return Refusal(Reason.INVALID_PARAMETER, f"spec.recipe.parameters.{name}: {error}, not {value!r}")
+            return Refusal(Reason.INVALID_PARAMETER, f"spec.recipe.parameters.{name}: {error}")
     return tuple(resolved)
 
 

@@ -13,7 +13,7 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
@@ -22,13 +22,14 @@ from speedrun_operator.api.phases import AllocationState
 from speedrun_operator.api.resource import Resource
 from speedrun_operator.api.status import Status
 from speedrun_operator.backends.base import AllocationRef, Backend, Snapshot
+from speedrun_operator.expiry import Expiry
 from speedrun_operator.kube import events
 from speedrun_operator.kube.client import ApiError, Conflict, Kube, NotFound, Refused, merge_patch
 from speedrun_operator.lifecycle.decide import decide, is_finished
 from speedrun_operator.lifecycle.observation import Accepted, Busy, Observed, Outcome, Unknown
-from speedrun_operator.lifecycle.situation import Decision, Notice, Policy, Situation, Waiting
+from speedrun_operator.lifecycle.situation import Decision, Notice, Policy, Situation, Submit, Waiting
 from speedrun_operator.lifecycle.writing import is_urgent
-from speedrun_operator.planning import Refusal, RunPlan, Site, plan
+from speedrun_operator.planning import FIRST_ARM, Refusal, RunPlan, Site, plan
 from speedrun_operator.recipes.recipe import Recipe
 
 logger = logging.getLogger(__name__)
@@ -36,6 +37,8 @@ logger = logging.getLogger(__name__)
 MOST_ROUNDS = 8
 AT_ONCE = 16
 RETRY_FIRST, RETRY_LONGEST = 2.0, 60.0
+CANCEL_AGAIN = 20.0
+MOST_SLEEP = 3600.0
 DEFAULT_FORMAT = "modded-nanogpt"
 
 
@@ -67,6 +70,12 @@ class Entry:
     quiet_polls: int = 0
     waits: bool = False
     retry: asyncio.TimerHandle | None = None
+    wake_at: datetime | None = None
+    gone: dict[int, float] = field(default_factory=dict)
+
+    def cancelled(self) -> frozenset[int]:
+        """Allocations that were cancelled a short while ago; what still lives gets another word later."""
+        return frozenset(number for number, at in self.gone.items() if time.monotonic() - at < CANCEL_AGAIN)
 
 
 class Engine:
@@ -80,6 +89,7 @@ class Engine:
         self._slots = asyncio.Semaphore(AT_ONCE)
         self._tasks: set[asyncio.Task[None]] = set()
         self._kick = asyncio.Event()
+        self.expiry = Expiry(kube)
         self.ticked = time.monotonic()
         self.polls = 0
         self.submissions = 0
@@ -139,15 +149,14 @@ class Engine:
 
     async def run(self) -> None:
         """Poll until cancelled."""
-        heart = asyncio.create_task(self._beat())
+        side = [asyncio.create_task(self._beat()), asyncio.create_task(self.expiry.run())]
         try:
             while True:
                 behind = await self._poll()
                 pause = 1.0 if behind else self._setup.poll_seconds * random.uniform(0.9, 1.1)
                 await asyncio.sleep(pause)
         finally:
-            heart.cancel()
-            for task in self._tasks:
+            for task in (*side, *self._tasks):
                 task.cancel()
 
     async def _beat(self) -> None:
@@ -182,8 +191,11 @@ class Engine:
             for ref in refs
             if (name := self._backend.name_of(ref)) in snapshot.observed
         }
-        if entry := self._entries.get(uid):
+        entry = self._entries.get(uid)
+        if entry is not None:
             entry.quiet_polls += 1
+            if snapshot.error is not None and entry.lock.locked():
+                return  # whoever works on it asks the backend, too, and later than this poll did
         if observed or snapshot.error:
             await self._reconcile(uid, observed=observed, unanswered=snapshot.error)
 
@@ -242,7 +254,11 @@ class Engine:
         entry.waits = entry.waits and not settled
         if not settled and uid in self._entries:
             wait = min(RETRY_LONGEST, RETRY_FIRST * 2 ** min(entry.failures - 1, 10)) * random.uniform(0.8, 1.2)
-            entry.retry = asyncio.get_running_loop().call_later(wait, self._retry, uid)
+        elif entry.wake_at is not None and uid in self._entries:
+            wait = max(0.1, (entry.wake_at - _now()).total_seconds())
+        else:
+            return
+        entry.retry = asyncio.get_running_loop().call_later(min(wait, MOST_SLEEP), self._retry, uid)
 
     def _retry(self, uid: str) -> None:
         if entry := self._entries.get(uid):
@@ -255,11 +271,13 @@ class Engine:
         False where something needs another try; None where that try is set already.
         """
         outcomes: dict[int, Outcome] = {}
+        gone = entry.cancelled()
         for _ in range(MOST_ROUNDS):
             resource = entry.resource
             if resource.deleting:
                 return True
             if is_finished(resource.status):
+                self.expiry.note(resource)
                 await self._label(entry)
                 return True
             if not resource.protected:
@@ -273,6 +291,7 @@ class Engine:
                 waiting=self._setup.waiting,
                 observed=observed,
                 outcomes=outcomes,
+                gone=gone,
                 unanswered=unanswered,
                 policy=self._setup.policy,
             )
@@ -283,16 +302,21 @@ class Engine:
             except Conflict:
                 await self._read(entry)
                 continue
+            entry.wake_at = decision.wake_at
+            if is_finished(entry.resource.status) or entry.resource.deleting:
+                continue
+            if decision.cancel and not await self._cancel(entry, decision.cancel):
+                return False
+            gone = entry.cancelled()
             if decision.submit and not submit:
                 return None
-            if is_finished(entry.resource.status) or not submit or entry.resource.deleting:
-                return decision.status.allocations[-1:] == () or not _unsettled(decision.status)
-            if not isinstance(plan_, RunPlan) or not entry.resource.protected:
-                return False
-            outcomes = {}
-            for each in submit:
-                outcomes[each.allocation] = await self._submit(entry.resource, each.allocation, plan_)
-            entry.waits = any(isinstance(outcome, Busy | Unknown) for outcome in outcomes.values())
+            if submit:
+                if not isinstance(plan_, RunPlan) or not entry.resource.protected:
+                    return False
+                outcomes = await self._submit_all(entry.resource, submit, plan_)
+                entry.waits = any(isinstance(outcome, Busy | Unknown) for outcome in outcomes.values())
+            elif not decision.cancel:
+                return not _unsettled(decision.status)
             observed, unanswered = {}, None
         return False
 
@@ -301,17 +325,38 @@ class Engine:
             return None
         return plan(resource.spec, self._setup.recipes, self._setup.site)
 
-    async def _submit(self, resource: Resource, allocation: int, plan_: RunPlan) -> Outcome:
+    async def _submit_all(self, resource: Resource, submits: Sequence[Submit], plan_: RunPlan) -> dict[int, Outcome]:
+        tried = [each.allocation for each in submits]
+        answers = await asyncio.gather(*(self._submit(resource, number, plan_) for number in tried))
+        return dict(zip(tried, answers, strict=True))
+
+    async def _submit(self, resource: Resource, number: int, plan_: RunPlan) -> Outcome:
         assert self._backend is not None
-        ref = next(each for each in self._refs(resource) if each.allocation == allocation)
+        allocation = next(each for each in resource.status.allocations if each.id == number)
+        ref = next(each for each in self._refs(resource) if each.allocation == number)
+        arms = {each.index: each.arm for each in resource.status.runs}
+        runs = [(index, arms.get(index, FIRST_ARM)) for index in allocation.runs]
         self.submissions += 1
-        outcome = await self._backend.submit(ref, plan_)
+        outcome = await self._backend.submit(ref, plan_.for_runs(runs))
         name = self._backend.name_of(ref)
         if isinstance(outcome, Accepted):
             logger.info("%s: %s is job %s", resource.identity, name, outcome.job_id)
         else:
             logger.warning("%s: %s: %s: %s", resource.identity, name, outcome.reason, outcome.message)
         return outcome
+
+    async def _cancel(self, entry: Entry, numbers: Sequence[int]) -> bool:
+        """Cancel allocations that status says are ending; whether all are certainly gone."""
+        assert self._backend is not None
+        refs = [each for each in self._refs(entry.resource) if each.allocation in numbers]
+        self.cancellations += 1
+        answer = await self._backend.cancel(refs)
+        if isinstance(answer, Unknown):
+            logger.warning("%s: not cancelled yet: %s: %s", entry.resource.identity, answer.reason, answer.message)
+            return False
+        now = time.monotonic()
+        entry.gone |= {ref.allocation: now for ref in refs if answer.get(self._backend.name_of(ref))}
+        return all(ref.allocation in entry.gone for ref in refs)
 
     async def _write(self, entry: Entry, decision: Decision, *, fresh: bool) -> None:
         """Write what differs, on the version decided on; then post events. `fresh`: read if nothing differs."""

@@ -1,14 +1,17 @@
-"""The list every few minutes: brings back what a watch lost, and frees what hangs in Terminating.
+"""The lists every few minutes: they bring back what a watch lost, free what hangs in Terminating, and end orphans.
 
-Kopf lists again only after a restart or a break of its watch, and a deletion whose last patch failed waits for an
-outside change. A label that says `finished` of what is not (a copy of a finished Speedrun carries it) hides it from the
-watch. Cost: two chunked lists a period; of finished Speedruns nothing is kept.
+Kopf lists again only after a restart or a break of its watch; an object whose finalizer it could not set or take away
+waits for an outside change, which a touched annotation is. A label that says `finished` of what is not (a copy of a
+finished Speedrun carries it) hides it from the watch. Cost: two chunked lists a period, of which nothing is kept for
+finished Speedruns but their TTL, and one remote command.
+
+An orphan is a job with this cluster's mark whose Speedrun is gone. It is ended only if its namespace (written in the
+job's comment) is one that this operator watches, and its UID was absent from two fresh lists in a row that succeeded.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import random
 from collections.abc import Sequence
@@ -19,12 +22,15 @@ from speedrun_operator.api.names import FINALIZER, FINISHED_LABEL, GROUP
 from speedrun_operator.api.phases import ConditionType
 from speedrun_operator.api.resource import Resource
 from speedrun_operator.api.status import rfc3339
-from speedrun_operator.kube.client import ApiError, Kube, NotFound
+from speedrun_operator.backends.base import Backend, MarkedJob
+from speedrun_operator.kube.client import ApiError, Kube
+from speedrun_operator.lifecycle.decide import is_finished
+from speedrun_operator.lifecycle.observation import Unknown
 from speedrun_operator.reconcile import Engine
 
 logger = logging.getLogger(__name__)
 LIVE = f"{FINISHED_LABEL}!=true"
-HIDDEN = f"{FINISHED_LABEL}=true"
+LABELLED = f"{FINISHED_LABEL}=true"
 TOUCH = f"{GROUP}/touched"
 
 
@@ -33,27 +39,71 @@ def scopes(namespaces: Sequence[str]) -> list[str | None]:
     return [*namespaces] if namespaces else [None]
 
 
-async def run(kube: Kube, engine: Engine, namespaces: Sequence[str], seconds: float) -> None:
-    """Resync until cancelled."""
-    while True:
-        await asyncio.sleep(seconds * random.uniform(0.9, 1.1))
-        try:
-            await once(kube, engine, namespaces)
-        except ApiError as error:
-            logger.warning("resync: %s", error)
+class Resync:
+    """See the module. `backend` None: no orphans to look for."""
 
+    def __init__(self, kube: Kube, engine: Engine, backend: Backend | None, namespaces: Sequence[str]) -> None:
+        self._kube = kube
+        self._engine = engine
+        self._backend = backend
+        self._namespaces = namespaces
+        self._suspects: frozenset[str] = frozenset()
 
-async def once(kube: Kube, engine: Engine, namespaces: Sequence[str]) -> None:
-    """One resync. Raises ApiError."""
-    for namespace in scopes(namespaces):
-        async for raw in kube.each_speedrun(namespace, labels=HIDDEN):
-            if _hidden_by_mistake(raw):
-                await _patch(kube, raw, {"labels": {FINISHED_LABEL: None}})
-        for raw in await kube.list_speedruns(namespace, labels=LIVE):
-            resource = Resource.parse(raw)
-            engine.deliver(resource)
-            if resource.deleting and resource.protected:
-                await _patch(kube, raw, {"annotations": {TOUCH: rfc3339(datetime.now(UTC))}})
+    async def run(self, seconds: float) -> None:
+        """Resync at once and then every `seconds`, until cancelled."""
+        while True:
+            try:
+                await self.once()
+            except ApiError as error:
+                logger.warning("resync: %s", error)
+            await asyncio.sleep(seconds * random.uniform(0.9, 1.1))
+
+    async def once(self) -> None:
+        """One resync. Raises ApiError."""
+        # Jobs first: a job made after this look belongs to a resource that the lists below show.
+        jobs = await self._backend.jobs() if self._backend is not None else ()
+        uids: set[str] = set()
+        for namespace in scopes(self._namespaces):
+            # The live ones first: one that finishes meanwhile is then seen in both lists, and not in neither.
+            for raw in await self._kube.list_speedruns(namespace, labels=LIVE):
+                uids.add(str(raw["metadata"]["uid"]))
+                await self._live(raw)
+            async for raw in self._kube.each_speedrun(namespace, labels=LABELLED):
+                uids.add(str(raw["metadata"]["uid"]))
+                await self._labelled(raw)
+        if not isinstance(jobs, Unknown):
+            await self._end_orphans(jobs, uids)
+
+    async def _labelled(self, raw: dict[str, Any]) -> None:
+        if _hidden_by_mistake(raw):
+            await _patch(self._kube, raw, {"labels": {FINISHED_LABEL: None}})
+        elif "ttlSecondsAfterFinished" in raw["spec"]:
+            self._engine.expiry.note(Resource.parse(raw))
+
+    async def _live(self, raw: dict[str, Any]) -> None:
+        resource = Resource.parse(raw)
+        self._engine.deliver(resource)
+        live = not resource.deleting and not is_finished(resource.status)
+        if resource.protected != live:
+            await _patch(self._kube, raw, {"annotations": {TOUCH: rfc3339(datetime.now(UTC))}})
+
+    async def _end_orphans(self, jobs: Sequence[MarkedJob], uids: set[str]) -> None:
+        absent = {
+            job.name: job
+            for job in jobs
+            if job.uid not in uids and (not self._namespaces or job.namespace in self._namespaces)
+        }
+        orphans = [job for name, job in absent.items() if name in self._suspects]
+        self._suspects = frozenset(absent)
+        if not orphans or self._backend is None:
+            return
+        for job in orphans:
+            logger.warning(
+                "job %s (%s) has no Speedrun in namespace %s any more: ended", job.id, job.name, job.namespace
+            )
+        answer = await self._backend.cancel_jobs(orphans)
+        if isinstance(answer, Unknown):
+            logger.warning("orphans were not ended: %s: %s", answer.reason, answer.message)
 
 
 def _hidden_by_mistake(raw: dict[str, Any]) -> bool:
@@ -64,6 +114,9 @@ def _hidden_by_mistake(raw: dict[str, Any]) -> bool:
 
 
 async def _patch(kube: Kube, raw: dict[str, Any], metadata: dict[str, Any]) -> None:
-    """Change the metadata of an object that may be gone by now."""
-    with contextlib.suppress(NotFound):
-        await kube.patch_speedrun(raw["metadata"]["namespace"], raw["metadata"]["name"], {"metadata": metadata})
+    """Change the metadata of an object. One that is gone, or refuses, must not keep the others from their resync."""
+    namespace, name = raw["metadata"]["namespace"], raw["metadata"]["name"]
+    try:
+        await kube.patch_speedrun(namespace, name, {"metadata": metadata})
+    except ApiError as error:
+        logger.info("%s/%s: not touched: %s", namespace, name, error)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import signal
 import sys
 from collections.abc import Coroutine
@@ -15,7 +16,7 @@ from datetime import timedelta
 
 from pythonjsonlogger.json import JsonFormatter
 
-from speedrun_operator import __version__, resync
+from speedrun_operator import __version__
 from speedrun_operator.api.names import CRD_INSTALL, GROUP, VERSION, cluster8
 from speedrun_operator.api.phases import Reason
 from speedrun_operator.backends.slurm.backend import SlurmBackend, SlurmSite
@@ -28,12 +29,14 @@ from speedrun_operator.login import Login, LoginTarget
 from speedrun_operator.planning import Site
 from speedrun_operator.recipes.recipe import shipped
 from speedrun_operator.reconcile import Engine, Setup
+from speedrun_operator.resync import Resync
 from speedrun_operator.settings import Settings
 
 logger = logging.getLogger("speedrun_operator")
 CONFIGURATION_FAULT = 78  # EX_CONFIG of sysexits.h
 STOP_SECONDS = 15.0
 API_RETRY_SECONDS = 5.0
+LOGIN_PATIENCE_SECONDS = 20.0  # then status says that the login is starting; commands are asked for again
 
 
 async def run(settings: Settings) -> int:
@@ -94,7 +97,7 @@ async def _serve(settings: Settings, kube: Kube, cluster: str, stop: asyncio.Eve
     tasks = [
         asyncio.create_task(engine.run(), name="engine"),
         asyncio.create_task(
-            resync.run(kube, engine, settings.watch.namespaces, settings.watch.resync_seconds), name="resync"
+            Resync(kube, engine, backend, settings.watch.namespaces).run(settings.watch.resync_seconds), name="resync"
         ),
     ]
     watcher.start()
@@ -126,8 +129,8 @@ def _counts(engine: Engine, backend: SlurmBackend | None) -> dict[str, int]:
     }
 
 
-def slurm_login(settings: Settings) -> Login:
-    """The connection that the settings name. ValueError where they are not whole."""
+def slurm_login(settings: Settings, *, patience: float = math.inf) -> Login:
+    """The connection that the settings name; `patience` as in LoginTarget. ValueError where they are not whole."""
     login = settings.login
     if login.key_file is None or login.known_hosts_file is None:
         raise ValueError(f"login is not configured: set {', '.join(login.missing)}")
@@ -139,6 +142,7 @@ def slurm_login(settings: Settings) -> Login:
             key=login.key_file,
             known_hosts=login.known_hosts_file,
             connect_timeout=login.connect_timeout_seconds,
+            patience=patience,
         )
     )
 
@@ -147,7 +151,8 @@ def slurm_backend(settings: Settings, cluster: str) -> SlurmBackend | None:
     """The backend Slurm, or None where the login is not configured."""
     if settings.login.missing:
         return None
-    return SlurmBackend(slurm_login(settings), SlurmSite(settings.slurm.root, settings.slurm.python), cluster)
+    login = slurm_login(settings, patience=LOGIN_PATIENCE_SECONDS)
+    return SlurmBackend(login, SlurmSite(settings.slurm.root, settings.slurm.python), cluster)
 
 
 def _setup(settings: Settings, cluster: str) -> Setup:
@@ -161,7 +166,10 @@ def _setup(settings: Settings, cluster: str) -> Setup:
         cluster=cluster,
         recipes=shipped(),
         site=Site(gpu_partition=settings.slurm.gpu_partition, partition=settings.slurm.partition),
-        policy=Policy(lost_after=timedelta(seconds=settings.slurm.lost_after_seconds)),
+        policy=Policy(
+            lost_after=timedelta(seconds=settings.slurm.lost_after_seconds),
+            never_after=timedelta(seconds=settings.slurm.never_after_seconds),
+        ),
         poll_seconds=settings.slurm.poll_seconds,
         release_seconds=settings.slurm.release_seconds,
         waiting=waiting,

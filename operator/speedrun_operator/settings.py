@@ -79,8 +79,11 @@ class SlurmSettings(Group):
     )
     partition: str = Field(default="", description="Partition of jobs that name none. Empty: Slurm's default.")
     poll_seconds: Annotated[float, Field(ge=1)] = Field(default=10, description="Period of the polls.")
-    lost_after_seconds: Annotated[float, Field(ge=60)] = Field(
+    lost_after_seconds: Annotated[float, Field(ge=10)] = Field(
         default=300, description="A job that no witness knows for so long is lost."
+    )
+    never_after_seconds: Annotated[float, Field(ge=10)] = Field(
+        default=60, description="A job that waits for what can never be is given up after so long."
     )
     release_seconds: Annotated[float, Field(ge=1)] = Field(
         default=120, description="A deletion waits at most so long for its jobs to be cancelled."
@@ -93,7 +96,7 @@ class WatchSettings(Group):
     namespaces: Annotated[list[Namespace], NoDecode] = Field(
         default_factory=list, description="Namespaces to watch, with commas between. Empty: all of them."
     )
-    resync_seconds: Annotated[float, Field(ge=10)] = Field(default=180, description="Period of full re-lists.")
+    resync_seconds: Annotated[float, Field(ge=5)] = Field(default=180, description="Period of full re-lists.")
 
     @field_validator("namespaces", mode="before")
     @classmethod

@@ -6,12 +6,13 @@ and kept while the part is up, so that a component that a test killed comes back
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import shutil
 import signal
 import ssl
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from testbed import pki, ports
@@ -161,6 +162,19 @@ class Kubernetes:
         """
         return self._request("kube-apiserver", method, path, body, timeout)
 
+    @contextlib.contextmanager
+    def stream(self, path: str) -> Iterator[http.client.HTTPResponse]:
+        """The answer to a GET of `path` as its administrator, to be read line by line: a watch. Raises as `call`."""
+        connection = self._connection("kube-apiserver", timeout=90)
+        try:
+            connection.request("GET", path)
+            with connection.getresponse() as answer:
+                if answer.status >= 300:
+                    raise ApiError(answer.status, _message(answer.read()))
+                yield answer
+        finally:
+            connection.close()
+
     def exists(self, path: str) -> bool:
         """Whether a GET of `path` finds an object."""
         try:
@@ -186,9 +200,7 @@ class Kubernetes:
         body: Mapping[str, object] | None = None,
         timeout: float = 5,
     ) -> bytes:
-        context = ssl.create_default_context(cafile=self.pki / "ca.crt")
-        context.load_cert_chain(self.pki / "admin.crt", self.pki / "admin.key")
-        connection = http.client.HTTPSConnection("127.0.0.1", self._port(component), timeout=timeout, context=context)
+        connection = self._connection(component, timeout)
         try:
             headers = {"Content-Type": "application/json"} if body else {}
             connection.request(method, path, json.dumps(body) if body else None, headers)
@@ -199,6 +211,11 @@ class Kubernetes:
         if answer.status >= 300:
             raise ApiError(answer.status, _message(text))
         return text
+
+    def _connection(self, component: str, timeout: float) -> http.client.HTTPSConnection:
+        context = ssl.create_default_context(cafile=self.pki / "ca.crt")
+        context.load_cert_chain(self.pki / "admin.crt", self.pki / "admin.key")
+        return http.client.HTTPSConnection("127.0.0.1", self._port(component), timeout=timeout, context=context)
 
     # ---- how each is started
 

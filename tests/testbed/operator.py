@@ -26,12 +26,14 @@ TOKEN_SECONDS = 24 * 3600
 
 
 class Operator:
-    """One operator. `settings` are SPEEDRUN_… variables beyond those that the bed gives."""
+    """One operator, the only one of its `name`. `settings` are variables of its environment beyond the bed's."""
 
-    def __init__(self, place: Place, facts: Facts, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, place: Place, facts: Facts, settings: Mapping[str, str] | None = None, name: str = "operator"
+    ) -> None:
         self.place = place
         self.facts = facts
-        self.name = "operator"
+        self.name = name
         self.directory = place.state / self.name
         self.log = place.logs / f"{self.name}.log"
         self.settings = dict(settings or {})
@@ -77,8 +79,14 @@ class Operator:
 
     def kill(self) -> None:
         """SIGKILL; returns when it has ended."""
-        self.place.processes.signal(self.name, signal.SIGKILL)
-        self.place.processes.stop(self.name)
+        self.place.processes.kill(self.name)
+
+    def pause(self) -> None:
+        """Freeze it: its connections stand, it does nothing until `resume`."""
+        self.place.processes.signal(self.name, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self.place.processes.signal(self.name, signal.SIGCONT)
 
     @property
     def alive(self) -> bool:

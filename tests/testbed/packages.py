@@ -16,6 +16,7 @@ from testbed.processes import StartFailed, start_ticks
 
 PACKAGES = (
     "ca-certificates",
+    "faketime",
     "gcc",
     "git",
     "iproute2",

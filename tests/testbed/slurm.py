@@ -8,6 +8,7 @@ even a job's process that its slurmstepd has lost.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import socket
@@ -137,8 +138,31 @@ class Slurm:
         """Let a paused daemon go on."""
         self.place.processes.signal(name, signal.SIGCONT)
 
+    def configure(self, *lines: str, **changes: str) -> None:
+        """Restart slurmctld with more lines in slurm.conf and other values, until `mend`; no value, no line."""
+        as_made = self.paths.etc / "slurm.conf.as-made"
+        text = self.paths.conf.read_text()
+        if not as_made.exists():
+            as_made.write_text(text)
+        for key, value in changes.items():
+            text = re.sub(rf"^{key}=.*\n", "", text, flags=re.MULTILINE)
+            text += f"{key}={value}\n" if value else ""
+        self.paths.conf.write_text("\n".join([text, *lines, ""]))
+        self.stop("slurmctld")
+        self.start("slurmctld")
+
     def heal(self) -> None:
-        """Undo what the above did: every daemon runs and answers, and both nodes are idle."""
+        """Undo what the above did: every daemon runs and answers, no job is left, and both nodes are idle."""
+        self.mend()
+        self._cancel_jobs()
+        self._await_idle_nodes()
+
+    def mend(self) -> None:
+        """Every daemon runs and answers again, as it was configured first. Jobs go on."""
+        as_made = self.paths.etc / "slurm.conf.as-made"
+        if as_made.exists():
+            as_made.replace(self.paths.conf)
+            self.stop("slurmctld")
         for name in (*DAEMONS, *NODES):
             if self.place.processes.alive(name):
                 self.resume(name)
@@ -146,8 +170,6 @@ class Slurm:
                 self._launch(name)
         for name in (*DAEMONS, *NODES):
             self._await(name)
-        self._cancel_jobs()
-        self._await_idle_nodes()
 
     def kill_steps(self, node: str) -> None:
         """End the slurmstepds of a node with SIGKILL. What they ran lives on without them."""

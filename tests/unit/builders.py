@@ -88,8 +88,19 @@ class JobLog:
     def mark(self, text: str, seconds: float = 0) -> JobLog:
         return self.line("", f"SPEEDRUN {text} time={at(seconds).timestamp():.3f}")
 
+    def job(self, job: int = 17) -> JobLog:
+        """The job began."""
+        return self.mark(f"attempt job={job} node=node-a")
+
     def attempt(self, job: int = 17) -> JobLog:
-        return self.mark(f"attempt job={job} node=node-a").mark("run=0 begin")
+        """The job began, and with it its first run."""
+        return self.job(job).begun(0)
+
+    def begun(self, run: int) -> JobLog:
+        return self.mark(f"run={run} begin")
+
+    def over(self, run: int, code: int = 0) -> JobLog:
+        return self.mark(f"run={run} end exit={code}")
 
     def begin(self, stage: str, seconds: float = 0, *, run: int = 0) -> JobLog:
         return self.mark(f"run={run} stage={stage} begin", seconds)
@@ -105,7 +116,22 @@ class JobLog:
         return self.line(f"step:{step}/{total} val_loss:{loss} train_time:{spent}ms step_avg:50.00ms")
 
     def finish(self, code: int = 0, *, run: int = 0) -> JobLog:
-        return self.mark(f"run={run} end exit={code}").mark(f"job end exit={code}")
+        """The run and then the job are over."""
+        return self.over(run, code).closed(code)
+
+    def closed(self, code: int = 0) -> JobLog:
+        """The job's last line."""
+        return self.mark(f"job end exit={code}")
+
+    def trains(self, run: int, step: int = 5) -> JobLog:
+        """A run begins and gets as far as `step`."""
+        return self.begun(run).begin("train", 10, run=run).line("Resetting Model").step(step)
+
+    def ran(self, run: int, loss: str | None, *, code: int = 0, time: int = 58432) -> JobLog:
+        """A whole run with `loss` at its last step; None: without one."""
+        log = self.trains(run, 19)
+        log = log.validation(loss, time=time) if loss is not None else log
+        return log.end("train", 90, run=run, code=code).over(run, code)
 
     @property
     def text(self) -> bytes:

@@ -170,6 +170,23 @@ def test_values_of_parameters_stay_values(file: Path, capsys: pytest.CaptureFixt
     assert "export PARAM_LOG='/my log/a b.txt'\n" in capsys.readouterr().out
 
 
+def test_values_of_variables_stay_values_and_each_run_has_its_own(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    env = [{"name": "MINE", "value": "it's run $(RUN)\n$(id)"}]
+    file.write_text(yaml.safe_dump(speedrun(env=env, runs=3, runsPerAllocation=2, target=3.3)))
+    assert ends("render", "-f", str(file)) == 0
+    printed = capsys.readouterr().out
+    is_bash(printed)
+    functions = printed[printed.index("variables_0() {") : printed.index("\nset -m")]
+    for run in (0, 1):
+        shown = f'{functions}\nvariables_{run}; printf %s "$MINE"'
+        value = subprocess.run(["bash", "-c", shown], capture_output=True, text=True, check=True).stdout
+        assert value == f"it's run {run}\n$(id)"
+    assert "variables_2" not in printed, "the third run is of another job"
+    assert "--time=21" in printed, "a minute of start-up and ten for each run"
+
+
 def renamed(**metadata: Any) -> dict[str, Any]:
     return {**speedrun(), "metadata": metadata}
 

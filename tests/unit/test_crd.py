@@ -103,7 +103,8 @@ def test_every_field_of_the_spec_is_explained(node: Node) -> None:
     assert node[1]["description"].endswith((".", "`."))
 
 
-PATTERNS = [node for node in ALL if "pattern" in node[1]]
+FREE_TEXT = ".spec.env[].value"
+PATTERNS = [node for node in ALL if "pattern" in node[1] and node[0] != FREE_TEXT]
 
 
 @pytest.mark.parametrize("node", PATTERNS, ids=[path for path, _ in PATTERNS])
@@ -113,6 +114,12 @@ def test_patterns_are_whole_and_mean_the_same_in_go(node: Node) -> None:
     assert pattern.lstrip("(").startswith("^") and pattern.rstrip(")").endswith("$")
     assert not re.search(r"\(\?[=!<]|\\[1-9]", pattern)
     assert re.search(pattern, "a b") is None
+
+
+def test_the_one_free_text_of_the_spec_holds_all_but_nul() -> None:
+    pattern = dict(ALL)[FREE_TEXT]["pattern"]
+    assert pattern == r"^[^\x00]*$"
+    assert re.search(pattern, "a b\n'\"$(id)`\\") and not re.search(pattern, "a\0b")
 
 
 def covered(model: type[BaseModel], schema: Mapping[str, Any], path: str) -> None:
@@ -156,6 +163,30 @@ def test_what_a_recipe_knows_has_no_default() -> None:
             [f"spec.slurm.{name}" for name in ("partition", "account", "qos", "reservation", "constraint")], ""
         ),
         "spec.slurm.nice": 0,
+        "spec.runs": 1,
+        "spec.runsPerAllocation": 1,
+        "spec.parallelism": 1,
+        "spec.backoffLimit": 2,
+        "spec.suspend": False,
+        "spec.env[].value": "",
+    }
+
+
+MUTABLE = {
+    *("suspend", "parallelism", "backoffLimit", "activeDeadlineSeconds", "stallTimeoutSeconds"),
+    *("ttlSecondsAfterFinished", "runs"),
+}
+
+
+def test_runs_only_go_up_and_never_once_it_is_finished() -> None:
+    rules = {rule["rule"]: rule["message"] for rule in ROOT["x-kubernetes-validations"] if "spec.runs" in rule["rule"]}
+    finished = "has(oldSelf.status) && has(oldSelf.status.phase) && oldSelf.status.phase in "
+    phases = "['Failed', 'Missed', 'Succeeded']"
+    assert {rule: message for rule, message in rules.items() if "runsPer" not in rule} == {
+        "self.spec.runs >= oldSelf.spec.runs": "spec.runs can only be raised",
+        f"self.spec.runs == oldSelf.spec.runs || !({finished}{phases})": (
+            "spec.runs cannot be changed once the Speedrun is finished: create another"
+        ),
     }
 
 
@@ -163,9 +194,9 @@ def test_every_field_but_the_mutable_ones_is_frozen_with_a_message() -> None:
     frozen = {
         match[1]
         for rule in ROOT["x-kubernetes-validations"]
-        if (match := re.match(r"spec\.(\w+) cannot", rule["message"]))
+        if (match := re.match(r"spec\.(\w+) cannot be changed:", rule["message"]))
     }
-    assert frozen == set(SPEC["properties"])
+    assert frozen == set(SPEC["properties"]) - MUTABLE
     for rule in ROOT["x-kubernetes-validations"]:
         assert rule["message"] and len(rule["rule"]) < 4096
 
@@ -192,6 +223,9 @@ def test_columns() -> None:
         {"recipe": {"name": "smoke"}},
         {"recipe": {"name": "replay", "parameters": {"steps": 3, "log": "/shared/log"}}, "target": 3.28},
         {"recipe": {"name": "a"}, "gpus": {"type": "H100", "count": 8}, "timeLimitSeconds": 60, "backend": "Slurm"},
+        {"recipe": {"name": "a"}, "runs": 10, "runsPerAllocation": 4, "parallelism": 2, "suspend": True},
+        {"recipe": {"name": "a"}, "env": [{"name": "A", "value": "$(RUN)"}, {"name": "B"}], "backoffLimit": 0},
+        {"recipe": {"name": "a"}, "stallTimeoutSeconds": 60, "activeDeadlineSeconds": 1, "ttlSecondsAfterFinished": 0},
         {"recipe": {"name": "a"}, "slurm": {"nodeList": ["node[1-4]"], "constraint": "a&b", "nice": 5, "qos": ""}},
     ],
 )

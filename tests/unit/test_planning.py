@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from speedrun_operator.api.spec import Spec
-from speedrun_operator.planning import Refusal, RunPlan, Site, plan
+from speedrun_operator.planning import Refusal, RunPlan, Site, plan, substitute
 from speedrun_operator.recipes.recipe import Recipe, shipped
 from unit.builders import SITE
 
@@ -30,6 +30,13 @@ ANY: dict[str, Any] = {
 RECIPES = {
     "any": Recipe.model_validate(ANY),
     "hopper": Recipe.model_validate({**ANY, "name": "hopper", "gpus": {"types": ["H100", "H200"], "counts": [8, 1]}}),
+    "even": Recipe.model_validate(
+        {
+            **ANY,
+            "name": "even",
+            "parameters": {"tag": {"type": "string", "default": "0", "description": "", "pattern": "[02468]"}},
+        }
+    ),
     "cpu": Recipe.model_validate({**ANY, "name": "cpu", "gpus": {"counts": [0]}, "parameters": {}}),
 }
 
@@ -63,6 +70,72 @@ def test_time_limit_is_rounded_up_to_minutes(seconds: int, minutes: int) -> None
     made = fits(planned(timeLimitSeconds=seconds))
     assert made.time_limit_minutes == minutes
     assert made.summary().time_limit_seconds == 60 * minutes
+
+
+@pytest.mark.parametrize(
+    ("spec", "minutes"),
+    [
+        pytest.param({}, 3, id="start-up and a run"),  # 60 + 61 seconds
+        pytest.param({"runsPerAllocation": 2}, 4, id="two runs of a job"),  # 60 + 122
+        pytest.param({"runsPerAllocation": 64}, 67, id="many"),  # 60 + 3904
+        pytest.param({"runs": 64}, 3, id="runs in jobs of their own"),
+        pytest.param({"runs": 2, "runsPerAllocation": 4}, 6, id="not fewer for fewer runs, which may be raised"),
+        pytest.param({"runsPerAllocation": 64, "timeLimitSeconds": 60}, 1, id="as it was asked for"),
+    ],
+)
+def test_the_time_limit_is_that_of_a_whole_job(spec: dict[str, Any], minutes: int) -> None:
+    assert fits(planned(**spec)).time_limit_minutes == minutes
+
+
+@pytest.mark.parametrize(
+    ("text", "run", "arm", "expected"),
+    [
+        ("", 0, "A", ""),
+        ("plain $HOME $(id) `id`", 3, "A", "plain $HOME $(id) `id`"),
+        ("$(RUN)", 0, "A", "0"),
+        ("$(RUN)", 255, "A", "255"),
+        ("$(ARM)$(RUN)", 7, "B", "B7"),
+        ("a-$(RUN)-b-$(RUN)", 7, "A", "a-7-b-7"),
+        ("$$(RUN)", 7, "A", "$(RUN)"),
+        ("$$(ARM) $(ARM)", 7, "A", "$(ARM) A"),
+        ("$$$(RUN)", 7, "A", "$$(RUN)"),
+        ("$$(id)", 7, "A", "$$(id)"),
+        ("$(run) $( RUN) $(RUN $RUN ${RUN}", 7, "A", "$(run) $( RUN) $(RUN $RUN ${RUN}"),
+        ("$($(RUN))", 7, "A", "$(7)"),
+        ("line\n$(RUN)\n", 7, "A", "line\n7\n"),
+    ],
+)
+def test_substitution(text: str, run: int, arm: str, expected: str) -> None:
+    assert substitute(text, run, arm) == expected
+
+
+def test_each_run_has_its_own_values() -> None:
+    made = fits(
+        planned(
+            runs=4,
+            recipe={"parameters": {"seed": "$(RUN)", "tag": "$(ARM)-$(RUN)"}},
+            env=[{"name": "NAME", "value": "run $(RUN) of '$(ARM)'; $$(RUN)"}, {"name": "EMPTY"}],
+        )
+    )
+    assert made.parameters == (("seed", "$(RUN)"), ("tag", "$(ARM)-$(RUN)"))
+    assert made.summary().parameters == {"seed": "$(RUN)", "tag": "$(ARM)-$(RUN)"}
+    assert made.runs == ()
+    first, second = made.for_runs([(1, "A"), (3, "B")]).runs
+    assert (first.index, first.arm, second.index, second.arm) == (1, "A", 3, "B")
+    assert first.parameters == (("seed", "1"), ("tag", "A-1"))
+    assert second.parameters == (("seed", "3"), ("tag", "B-3"))
+    assert first.environment == (("NAME", "run 1 of 'A'; $(RUN)"), ("EMPTY", ""))
+    assert second.environment == (("NAME", "run 3 of 'B'; $(RUN)"), ("EMPTY", ""))
+
+
+def test_an_integer_for_each_run_fits_up_to_its_bounds() -> None:
+    made = fits(planned(runs=100, recipe={"parameters": {"seed": "$(RUN)"}}))
+    assert made.for_runs([(99, "A")]).runs[0].parameters[0] == ("seed", "99")
+
+
+def test_what_does_not_differ_is_the_same_in_each_run() -> None:
+    runs = fits(planned(runs=2, recipe={"parameters": {"seed": "042"}})).for_runs([(0, "A"), (1, "A")]).runs
+    assert [each.parameters for each in runs] == [(("seed", "42"), ("tag", "x"))] * 2
 
 
 @pytest.mark.parametrize("target", [3.28, 3.3821, 0.1, 10])
@@ -117,7 +190,7 @@ def test_partition(name: str, gpus: dict[str, Any] | None, slurm: dict[str, Any]
             "nanogpt",
             {},
             "UnknownRecipe",
-            "spec.recipe.name: no recipe is called 'nanogpt'; there are: any, cpu, hopper",
+            "spec.recipe.name: no recipe is called 'nanogpt'; there are: any, cpu, even, hopper",
         ),
         (
             "any",
@@ -139,9 +212,75 @@ def test_partition(name: str, gpus: dict[str, Any] | None, slurm: dict[str, Any]
         ),
         (
             "any",
-            {"recipe": {"parameters": {"seed": "$(RUN)"}}},
+            {"recipe": {"parameters": {"seed": "$(id)"}}},
             "InvalidParameter",
-            "spec.recipe.parameters.seed: must be a whole number, not '$(RUN)'",
+            "spec.recipe.parameters.seed: must be a whole number, not '$(id)'",
+        ),
+        *(
+            (
+                "any",
+                {"recipe": {"parameters": {"seed": text}}},
+                "InvalidParameter",
+                f"spec.recipe.parameters.seed: must be a whole number, or $(RUN) alone, not {text!r}",
+            )
+            for text in ("1$(RUN)", "$(RUN)0", " $(RUN)", "$(RUN)\n", "$$(RUN)", "$(ARM)", "$(RUN)$(RUN)")
+        ),
+        (
+            "any",
+            {"runs": 101, "recipe": {"parameters": {"seed": "$(RUN)"}}},
+            "InvalidParameter",
+            "spec.recipe.parameters.seed: must be from 0 to 99, not '100' as in run 100",
+        ),
+        (
+            "even",
+            {"runs": 3, "recipe": {"parameters": {"tag": "$(RUN)"}}},
+            "InvalidParameter",
+            "spec.recipe.parameters.tag: must match [02468], not '1' as in run 1",
+        ),
+        (
+            "any",
+            {"recipe": {"parameters": {"tag": "$$(RUN)"}}},
+            "InvalidParameter",
+            "spec.recipe.parameters.tag: must match [A-Za-z0-9_.-]*, not '$(RUN)' as in run 0",
+        ),
+        (
+            "any",
+            {"recipe": {"parameters": {"tag": "a b$(RUN)"}}},
+            "InvalidParameter",
+            "spec.recipe.parameters.tag: must match [A-Za-z0-9_.-]*, not 'a b0' as in run 0",
+        ),
+        *(
+            (
+                "any",
+                {"env": [{"name": "MINE"}, {"name": name}]},
+                "InvalidSpec",
+                f"spec.env[1].name: {name} is reserved; names must not begin with SPEEDRUN_, PARAM_, SLURM_",
+            )
+            for name in ("SPEEDRUN_RUN", "SPEEDRUN_", "PARAM_SEED", "SLURM_JOB_ID")
+        ),
+        *(
+            (
+                "any",
+                {"env": [{"name": name, "value": "1"}]},
+                "InvalidSpec",
+                f"spec.env[0].name: {name} is bash's own and cannot be set",
+            )
+            for name in ("UID", "EUID", "PPID", "SHELLOPTS", "BASHOPTS", "BASH_VERSINFO")
+        ),
+        *(
+            (
+                "any",
+                {"env": [{"name": name, "value": "/nowhere"}]},
+                "InvalidSpec",
+                f"spec.env[0].name: {name} is a variable of the batch script itself; choose another name",
+            )
+            for name in ("ledger", "root", "commit", "repository", "image", "base_image", "runs", "child")
+        ),
+        (
+            "any",
+            {"env": [{"name": "A", "value": "1"}, {"name": "B"}, {"name": "A", "value": "2"}]},
+            "InvalidSpec",
+            "spec.env[2].name: A stands there twice",
         ),
         (
             "any",

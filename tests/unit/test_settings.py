@@ -100,7 +100,7 @@ def test_namespaces_of_flags(flags: list[str]) -> None:
         ("--login.host=login node", "login.host: String should match"),
         ("--login.user=alice\n", "login.user: String should match"),
         ("--slurm.poll-seconds=0.5", "slurm.poll_seconds: Input should be greater than or equal to 1"),
-        ("--slurm.lost-after-seconds=5", "slurm.lost_after_seconds: Input should be greater than or equal to 60"),
+        ("--slurm.lost-after-seconds=5", "slurm.lost_after_seconds: Input should be greater than or equal to 10"),
         ("--slurm.root=runs", "slurm.root: String should match"),
         ("--slurm.root=~other/runs", "slurm.root: String should match"),
         ("--slurm.root=/shared/$(id)", "slurm.root: String should match"),

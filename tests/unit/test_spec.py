@@ -14,6 +14,7 @@ from speedrun_operator.api.names import FINISHED_LABEL
 from speedrun_operator.api.resource import Resource, explain
 from speedrun_operator.api.schema import custom_resource_definition
 from speedrun_operator.api.spec import Spec
+from speedrun_operator.progress.allocation import MOST_RUNS
 from unit.builders import NOON, raw
 from unit.structural import faults
 
@@ -29,7 +30,9 @@ TEXTS = [
     "slurm.constraint",
     "slurm.nodeList.0",
     "slurm.exclude.0",
+    "env.0.name",
 ]
+FREE = "env.0.value"  # any text at all, but for NUL and without end
 HOSTILE = {
     "a quote": "a'b",
     "two quotes": 'a"b',
@@ -61,7 +64,11 @@ HOSTILE = {
 def spec_with(path: str, value: object) -> dict[str, Any]:
     """A spec that is sound but for `value` at `path`; a number in the path makes a list."""
     spec: dict[str, Any] = {"recipe": {"name": "replay"}}
+    if path == FREE:
+        return {**spec, "env": [{"name": "MINE", "value": value}]}
     *parents, last = path.split(".")
+    if "0" in parents:
+        return {**spec, parents[0]: [{last: value}]}
     node: Any = spec
     for part in parents:
         node = node.setdefault(part, [] if last.isdecimal() and part == parents[-1] else {})
@@ -90,7 +97,7 @@ def test_every_text_of_the_schema_is_tried() -> None:
             collect(schema["items"], f"{path}.0")
 
     collect(SCHEMA, "")
-    assert texts == set(TEXTS)
+    assert texts == {*TEXTS, FREE}
 
 
 @pytest.mark.parametrize("value", HOSTILE.values(), ids=HOSTILE)
@@ -102,7 +109,7 @@ def test_hostile_text_is_refused_with_the_field(path: str, value: str) -> None:
 
 
 @settings(deadline=None)
-@given(st.sampled_from(TEXTS), st.text(alphabet=st.sampled_from("ab1-_.&|*()[],$`'\"\\\n\0 é")))
+@given(st.sampled_from([*TEXTS, FREE]), st.text(alphabet=st.sampled_from("ab1-_.&|*()[],$`'\"\\\n\0 é")))
 def test_models_and_schema_take_the_same_texts(path: str, value: str) -> None:
     spec = spec_with(path, value)
     try:
@@ -131,6 +138,73 @@ def test_models_and_schema_take_the_same_texts(path: str, value: str) -> None:
 )
 def test_what_slurm_calls_things_is_taken(path: str, value: str) -> None:
     Spec.model_validate(spec_with(path, value))
+
+
+@pytest.mark.parametrize(
+    "name", ["A", "_", "a1", "PATH", "NCCL_DEBUG", "omp_num_threads", "A" * 128], ids=lambda each: each[:20]
+)
+def test_names_of_variables(name: str) -> None:
+    spec = spec_with("env.0.name", name)
+    assert Spec.model_validate(spec).env[0].name == name
+    assert list(faults(SCHEMA, spec)) == []
+
+
+@pytest.mark.parametrize("name", ["", "1A", "A-B", "A.B", "A=B", "BASH_FUNC_x%%", "A()", "A" * 129, "$(RUN)"], ids=repr)
+def test_what_is_no_name_of_a_variable(name: str) -> None:
+    spec = spec_with("env.0.name", name)
+    assert refusal(spec).startswith("spec.env.0.name: String should ")
+    assert list(faults(SCHEMA, spec)) != []
+
+
+PLAIN = [each for name, each in HOSTILE.items() if name not in ("NUL", "10 kB")]
+
+
+@pytest.mark.parametrize("value", [*PLAIN, "", "\n\n", "a" * 4096, "$(RUN)", "\x1b[0m", "\u0085"], ids=repr)
+def test_values_of_variables_are_any_text(value: str) -> None:
+    spec = spec_with(FREE, value)
+    assert Spec.model_validate(spec).env[0].value == value
+    assert list(faults(SCHEMA, spec)) == []
+
+
+@pytest.mark.parametrize("value", ["\0", "a\0b", "\n\0", "a" * 4097], ids=lambda each: repr(each[:9]))
+def test_but_for_nul_and_without_end(value: str) -> None:
+    spec = spec_with(FREE, value)
+    assert refusal(spec).startswith("spec.env.0.value: String should ")
+    assert list(faults(SCHEMA, spec)) != []
+
+
+BOUNDS = {
+    "runs": (1, 256),
+    "runsPerAllocation": (1, 64),
+    "parallelism": (1, 64),
+    "timeLimitSeconds": (60, 2592000),
+    "stallTimeoutSeconds": (60, 2592000),
+    "backoffLimit": (0, 20),
+    "activeDeadlineSeconds": (1, 31536000),
+    "ttlSecondsAfterFinished": (0, 315360000),
+}
+
+
+@pytest.mark.parametrize(("name", "bounds"), BOUNDS.items(), ids=BOUNDS)
+def test_bounds(name: str, bounds: tuple[int, int]) -> None:
+    least, most = bounds
+    for value in bounds:
+        Spec.model_validate(spec_with(name, value))
+        assert list(faults(SCHEMA, spec_with(name, value))) == []
+    for value in (least - 1, most + 1, least + 0.5, "many"):
+        assert refusal(spec_with(name, value)).startswith(f"spec.{name}: Input should be ")
+        assert list(faults(SCHEMA, spec_with(name, value))) != []
+
+
+def test_a_log_can_hold_as_many_runs_as_can_be_asked_for() -> None:
+    assert BOUNDS["runs"][1] <= MOST_RUNS
+
+
+def test_what_is_not_said_is_one_run_that_is_tried_again_twice() -> None:
+    spec = Spec.model_validate({"recipe": {"name": "replay"}})
+    assert (spec.runs, spec.runs_per_allocation, spec.parallelism, spec.backoff_limit) == (1, 1, 1, 2)
+    assert (spec.suspend, spec.env) == (False, [])
+    assert (spec.stall_timeout_seconds, spec.active_deadline_seconds, spec.ttl_seconds_after_finished) == (None,) * 3
 
 
 @pytest.mark.parametrize("key", [*HOSTILE.values(), "", "1a", "_a", "a-b", "a.b", "a=b"], ids=repr)
@@ -197,6 +271,26 @@ def test_names_of_parameters_are_words(key: str) -> None:
             "spec.recipe.parameters.a b: String should match pattern",
             id="a name with a blank",
         ),
+        pytest.param(
+            {"recipe": {"name": "a"}, "env": [{"name": f"A{n}"} for n in range(65)]},
+            "spec.env: List should have at most 64 items",
+            id="many variables",
+        ),
+        pytest.param({"recipe": {"name": "a"}, "env": [{}]}, "spec.env.0.name: Field required", id="no name"),
+        pytest.param(
+            {"recipe": {"name": "a"}, "env": [{"name": "A", "value": 1}]},
+            "spec.env.0.value: Input should be a valid string",
+            id="a number for a text",
+        ),
+        pytest.param(
+            {"recipe": {"name": "a"}, "env": [{"name": "A", "valueFrom": {}}]},
+            "spec.env.0.valueFrom: Extra inputs are not permitted",
+            id="secrets are to come",
+        ),
+        pytest.param(
+            {"recipe": {"name": "a"}, "env": {"A": "1"}}, "spec.env: Input should be a valid list", id="a mapping"
+        ),
+        pytest.param(spec_with("suspend", "later"), "spec.suspend: Input should be a valid boolean", id="later"),
         pytest.param([], "spec: Input should be a valid dictionary", id="a list"),
     ],
 )

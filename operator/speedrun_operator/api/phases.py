@@ -16,6 +16,7 @@ class Phase(StrEnum):
     SUCCEEDED = "Succeeded"
     MISSED = "Missed"
     FAILED = "Failed"
+    SUSPENDED = "Suspended"
 
     @property
     def finished(self) -> bool:
@@ -39,6 +40,8 @@ class ConditionType(StrEnum):
     SUBMITTED = "Submitted"
     STARTED = "Started"
     BACKEND_REACHABLE = "BackendReachable"
+    SUSPENDED = "Suspended"
+    STALLED = "Stalled"
     SUCCEEDED = "Succeeded"
     FINISHED = "Finished"
 
@@ -79,4 +82,12 @@ class Reason(StrEnum):
     NODE_FAILURE = "NodeFailure"
     PREEMPTED = "Preempted"
     LAUNCH_FAILED = "LaunchFailed"
-    DELETED = "Deleted"
+    SUSPENDED = "Suspended"
+    RESUMED = "Resumed"
+    STALLED = "Stalled"
+    PROGRESSING = "Progressing"
+    NOT_RUNNING = "NotRunning"
+    STOPPED = "Stopped"
+    NEVER_RUNS = "NeverRuns"
+    DEADLINE_EXCEEDED = "DeadlineExceeded"
+    BACKOFF_LIMIT_EXCEEDED = "BackoffLimitExceeded"

@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from speedrun_operator.api.names import CRD_NAME, GROUP, KIND, NAME_LIMIT, PLURAL, VERSION
+from speedrun_operator.api.phases import FINISHED
 from speedrun_operator.api.spec import Spec, mutable
 from speedrun_operator.api.status import Status
 
@@ -106,6 +107,18 @@ def _rules() -> list[dict[str, str]]:
             "rule": f"size(self.metadata.name) <= {NAME_LIMIT}",
             "message": f"metadata.name must be at most {NAME_LIMIT} characters long",
         }
+    ]
+    phases = ", ".join(f"'{phase}'" for phase in sorted(FINISHED))
+    finished = f"has(oldSelf.status) && has(oldSelf.status.phase) && oldSelf.status.phase in [{phases}]"
+    rules += [
+        {
+            "rule": "self.spec.runs >= oldSelf.spec.runs",
+            "message": "spec.runs can only be raised",
+        },
+        {
+            "rule": f"self.spec.runs == oldSelf.spec.runs || !({finished})",
+            "message": "spec.runs cannot be changed once the Speedrun is finished: create another",
+        },
     ]
     for name, field in Spec.model_fields.items():
         if mutable(name):

@@ -18,6 +18,7 @@ PARAMETER_NAME = r"^[A-Za-z][A-Za-z0-9_]*$"
 SLURM_WORD = r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$"
 SLURM_NODE = r"^[A-Za-z0-9_][A-Za-z0-9_.-]*(\[[0-9,-]+\])?$"
 SLURM_CONSTRAINT = r"^[A-Za-z0-9_(\[][A-Za-z0-9_.&|*()\[\]-]*$"
+ENV_NAME = r"^[A-Za-z_][A-Za-z0-9_]*$"
 GPU_TYPE = r"^[A-Za-z0-9][A-Za-z0-9_-]*$"
 
 SlurmWord = Annotated[str, StringConstraints(max_length=128, pattern=rf"({SLURM_WORD})|^$")]
@@ -82,6 +83,17 @@ class SlurmOptions(Model):
     )
 
 
+class EnvVar(Model):
+    """An environment variable of the runs."""
+
+    name: Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=ENV_NAME)] = Field(
+        description="Its name. SPEEDRUN_, PARAM_ and SLURM_ are reserved."
+    )
+    value: Annotated[str, StringConstraints(max_length=4096, pattern=r"^[^\x00]*$")] = Field(
+        default="", description="Its value; $(RUN) and $(ARM) are replaced, $$(RUN) stays."
+    )
+
+
 class Spec(Model):
     """What is asked for. Only `recipe` is required."""
 
@@ -90,10 +102,50 @@ class Spec(Model):
     target: Annotated[Number, Field(gt=0, le=1000)] | None = Field(
         default=None, description="The metric's value to reach. Absent: the recipe's own target."
     )
+    runs: Annotated[int, Field(ge=1, le=256)] = Field(
+        default=1,
+        description="Results wanted. May be raised until the Speedrun is finished.",
+        json_schema_extra={"mutable": True},
+    )
+    runs_per_allocation: Annotated[int, Field(ge=1, le=64)] = Field(
+        default=1, description="Runs of one allocation, one after the other in the same job."
+    )
+    parallelism: Annotated[int, Field(ge=1, le=64)] = Field(
+        default=1, description="Allocations in flight at once.", json_schema_extra={"mutable": True}
+    )
     gpus: Gpus | None = Field(default=None, description="GPUs of one allocation. Absent: what the recipe says.")
     time_limit_seconds: Annotated[int, Field(ge=60, le=2592000)] | None = Field(
         default=None,
-        description="Time limit of one allocation in seconds, rounded up to minutes. Absent: what the recipe says.",
+        description="Time limit of one allocation in seconds, rounded up to minutes. Absent: the recipe's start-up and "
+        "run time, the latter for each of runsPerAllocation.",
+    )
+    stall_timeout_seconds: Annotated[int, Field(ge=60, le=2592000)] | None = Field(
+        default=None,
+        description="No new line in the log for so long ends the allocation. Absent: a stall is only said.",
+        json_schema_extra={"mutable": True},
+    )
+    backoff_limit: Annotated[int, Field(ge=0, le=20)] = Field(
+        default=2,
+        description="Allocations tried again in all, for failures of the infrastructure. Lost jobs are outside it.",
+        json_schema_extra={"mutable": True},
+    )
+    active_deadline_seconds: Annotated[int, Field(ge=1, le=31536000)] | None = Field(
+        default=None,
+        description="From admission, suspended time left out; what is not finished then has failed.",
+        json_schema_extra={"mutable": True},
+    )
+    ttl_seconds_after_finished: Annotated[int, Field(ge=0, le=315360000)] | None = Field(
+        default=None,
+        description="The Speedrun is deleted so long after it finished. Its ledger stays.",
+        json_schema_extra={"mutable": True},
+    )
+    suspend: bool = Field(
+        default=False,
+        description="True ends the jobs and submits none; finished runs are kept.",
+        json_schema_extra={"mutable": True},
+    )
+    env: Annotated[list[EnvVar], Field(max_length=64)] = Field(
+        default_factory=list, description="Environment variables of the runs."
     )
     slurm: SlurmOptions = Field(default=SlurmOptions(), description="Options for the backend Slurm.")
 

@@ -73,6 +73,7 @@ class Allocation(StatusModel):
     id: int = Field(description="Number of the allocation, from 0.")
     name: str = Field(description="Name under which it was submitted.")
     state: AllocationState
+    runs: tuple[int, ...] = Field(default=(), description="Indices of the runs that it was opened for.")
     job_id: str | None = Field(default=None, description="The scheduler's number for it.")
     node: str | None = None
     claimed: Moment = Field(description="When the operator wrote the name, before submitting.")
@@ -81,6 +82,7 @@ class Allocation(StatusModel):
     ended: Moment | None = None
     reason: str | None = Field(default=None, description="Why it waits, or how it ended.")
     message: str | None = None
+    ending: str | None = Field(default=None, description="Why the operator ends it; written before it is cancelled.")
 
 
 class Run(StatusModel):
@@ -117,6 +119,10 @@ class Status(StatusModel):
     job: str | None = Field(default=None, description="The newest allocation's job number.")
     node: str | None = None
     log_path: str | None = Field(default=None, description="The newest allocation's log on the cluster.")
+    start_time: Moment | None = Field(default=None, description="When the Speedrun was admitted first.")
+    completion_time: Moment | None = Field(default=None, description="When it was finished.")
+    suspended_seconds: int | None = Field(default=None, description="Suspended so far, the present time not counted.")
+    next_attempt_time: Moment | None = Field(default=None, description="No allocation is opened before this.")
     plan: PlanSummary | None = None
     clock: Clock | None = None
     conditions: tuple[Condition, ...] = ()

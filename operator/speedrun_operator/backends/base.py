@@ -34,6 +34,16 @@ class Snapshot:
     behind: bool = False  # logs hold more than one poll may read
 
 
+@dataclass(frozen=True, slots=True)
+class MarkedJob:
+    """A live job with this cluster's mark, whosever it is: its name, number there, and the Speedrun it was made for."""
+
+    name: str
+    id: str
+    uid: str
+    namespace: str
+
+
 class Backend(Protocol):
     """One place where allocations run. No method raises for a fault of the place: they answer Unknown."""
 
@@ -58,6 +68,14 @@ class Backend(Protocol):
 
     async def cancel(self, refs: Sequence[AllocationRef]) -> Mapping[str, bool] | Unknown:
         """End allocations; by name, whether each is certainly gone (True also when it never was)."""
+        ...
+
+    async def jobs(self) -> Sequence[MarkedJob] | Unknown:
+        """Every live job that bears this cluster's mark and says its namespace."""
+        ...
+
+    async def cancel_jobs(self, jobs: Sequence[MarkedJob]) -> Unknown | None:
+        """End jobs of `jobs()` whose Speedrun is gone."""
         ...
 
     def forget(self, name: str) -> None:

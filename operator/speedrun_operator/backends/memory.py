@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
 from speedrun_operator.api.phases import Reason
-from speedrun_operator.backends.base import AllocationRef, Snapshot
+from speedrun_operator.backends.base import AllocationRef, MarkedJob, Snapshot
 from speedrun_operator.backends.reading import Reading
 from speedrun_operator.lifecycle.observation import Accepted, Busy, JobState, Observed, Outcome, Rejected, Unknown
 from speedrun_operator.planning import RunPlan
@@ -60,6 +60,7 @@ class Cluster:
     lost_answers: int = 0
     now: datetime = field(default_factory=lambda: datetime(2026, 1, 1, tzinfo=UTC))
     jobs: dict[str, Job] = field(default_factory=dict)
+    marks: dict[str, MarkedJob] = field(default_factory=dict)
     submissions: int = 0
 
     def advance(self, seconds: float = 1) -> None:
@@ -104,7 +105,12 @@ class MemoryBackend:
     async def submit(self, ref: AllocationRef, plan: RunPlan) -> Outcome:
         if self.cluster.silent:
             return Busy(self.cluster.silent.reason, self.cluster.silent.message, self.cluster.silent.reachable)
-        return self.cluster.submit(self.name_of(ref), plan)
+        name = self.name_of(ref)
+        outcome = self.cluster.submit(name, plan)
+        if job := self.cluster.jobs.get(name):
+            mark = MarkedJob(name, job.job_id, ref.identity.uid, ref.identity.namespace)
+            self.cluster.marks.setdefault(name, mark)
+        return outcome
 
     async def observe(self, refs: Sequence[AllocationRef]) -> Snapshot:
         if self.cluster.silent:
@@ -138,6 +144,19 @@ class MemoryBackend:
             if job := self.cluster.jobs.get(name):
                 job.end(Reason.CANCELLED)
         return dict.fromkeys(names, True)
+
+    async def jobs(self) -> Sequence[MarkedJob] | Unknown:
+        if self.cluster.silent:
+            return self.cluster.silent
+        jobs = self.cluster.jobs
+        return [mark for name, mark in self.cluster.marks.items() if jobs[name].seen.state is not JobState.ENDED]
+
+    async def cancel_jobs(self, jobs: Sequence[MarkedJob]) -> Unknown | None:
+        if self.cluster.silent:
+            return self.cluster.silent
+        for each in jobs:
+            self.cluster.jobs[each.name].end(Reason.CANCELLED)
+        return None
 
     def forget(self, name: str) -> None:
         self._read.pop(name, None)

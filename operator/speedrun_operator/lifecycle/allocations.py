@@ -17,26 +17,24 @@ _ORDER = [AllocationState.SUBMITTING, AllocationState.QUEUED, AllocationState.RU
 
 
 def after_outcome(allocation: Allocation, outcome: Outcome, now: datetime) -> Allocation:
-    """The record after a submission was tried."""
+    """The record after a submission was tried. Where the operator ends it, its reason for that stays."""
     if allocation.state is not AllocationState.SUBMITTING:
         return allocation
+    words: dict[str, object] = {}
+    if not isinstance(outcome, Accepted):
+        words = {"reason": outcome.reason, "message": _short(outcome.message)}
+    elif allocation.ending is None:
+        words = {"reason": None, "message": None}
     match outcome:
         case Accepted(job_id=job_id, submitted=submitted):
-            return allocation.model_copy(
-                update={
-                    "state": AllocationState.QUEUED,
-                    "job_id": job_id,
-                    "submitted": submitted or now,
-                    "reason": None,
-                    "message": None,
-                }
-            )
-        case Rejected(reason=reason, message=message):
-            return allocation.model_copy(
-                update={"state": AllocationState.ENDED, "ended": now, "reason": reason, "message": _short(message)}
-            )
-        case Busy(reason=reason, message=message) | Unknown(reason=reason, message=message):
-            return allocation.model_copy(update={"reason": reason, "message": _short(message)})
+            update = {"state": AllocationState.QUEUED, "job_id": job_id, "submitted": submitted or now, **words}
+        case Rejected(reason=reason):
+            if allocation.ending is not None and reason == Reason.CANCELLED.value:
+                words = {"reason": allocation.ending}
+            update = {"state": AllocationState.ENDED, "ended": now, **words}
+        case Busy() | Unknown():
+            update = {} if allocation.ending is not None else words
+    return allocation.model_copy(update=update)
 
 
 def after_observation(allocation: Allocation, seen: Observed, lost_after: timedelta) -> Allocation:
@@ -46,18 +44,14 @@ def after_observation(allocation: Allocation, seen: Observed, lost_after: timede
     if seen.state is JobState.UNSEEN:
         if allocation.state is AllocationState.SUBMITTING or seen.unseen_for < lost_after:
             return allocation
+        lost = {"state": AllocationState.ENDED, "ended": seen.asked}
+        if allocation.ending is not None:
+            return allocation.model_copy(update={**lost, "reason": allocation.ending})
         message = (
             f"no witness has known job {allocation.job_id} for {int(seen.unseen_for.total_seconds())} s: "
             "not squeue, not sacct, and it left no exit marker"
         )
-        return allocation.model_copy(
-            update={
-                "state": AllocationState.ENDED,
-                "ended": seen.asked,
-                "reason": Reason.JOB_LOST.value,
-                "message": message,
-            }
-        )
+        return allocation.model_copy(update={**lost, "reason": Reason.JOB_LOST.value, "message": message})
     facts = {
         "job_id": seen.job_id or allocation.job_id,
         "node": seen.node or allocation.node,
@@ -68,19 +62,45 @@ def after_observation(allocation: Allocation, seen: Observed, lost_after: timede
         if not seen.log_complete:
             known = AllocationState.RUNNING if facts["started"] else AllocationState.QUEUED
             return allocation.model_copy(update={**facts, "state": max(allocation.state, known, key=_ORDER.index)})
-        return allocation.model_copy(
-            update={
-                **facts,
-                "state": AllocationState.ENDED,
-                "ended": seen.ended or seen.asked,
-                **_why(seen),
-            }
-        )
+        ended = {**facts, "state": AllocationState.ENDED, "ended": seen.ended or seen.asked, **_why(seen)}
+        if allocation.ending is not None and seen.reason != Reason.COMPLETED.value:
+            ended |= {"reason": allocation.ending, "message": allocation.message}
+        return allocation.model_copy(update=ended)
+    why = {} if allocation.ending else _why(seen)
     if seen.state is JobState.RUNNING:
-        return allocation.model_copy(update={**facts, "state": AllocationState.RUNNING, **_why(seen)})
+        return allocation.model_copy(update={**facts, "state": AllocationState.RUNNING, **why})
     # Where somebody requeued it, nothing of its earlier start holds any more.
     facts |= {"node": seen.node, "started": seen.started}
-    return allocation.model_copy(update={**facts, "state": AllocationState.QUEUED, **_why(seen)})
+    return allocation.model_copy(update={**facts, "state": AllocationState.QUEUED, **why})
+
+
+def ended_unsubmitted(allocation: Allocation, now: datetime) -> Allocation:
+    """The record of an allocation that was cancelled, has no job, and never had one that a witness knew."""
+    if allocation.state is not AllocationState.SUBMITTING or allocation.ending is None:
+        return allocation
+    return allocation.model_copy(update={"state": AllocationState.ENDED, "ended": now, "reason": allocation.ending})
+
+
+def with_ending(allocation: Allocation, reason: Reason, message: str) -> Allocation:
+    """The record of an allocation that the operator decides to end; the first reason stays."""
+    if allocation.state is AllocationState.ENDED or allocation.ending is not None:
+        return allocation
+    return allocation.model_copy(update={"ending": reason.value, "message": _short(message)})
+
+
+def has_started(allocation: Allocation) -> bool:
+    return allocation.started is not None or allocation.state is AllocationState.RUNNING
+
+
+def submitted_words(allocation: Allocation) -> str:
+    """Which job it is."""
+    return f"job {allocation.job_id}, named {allocation.name}"
+
+
+def started_words(allocation: Allocation) -> str:
+    """Where its job runs, or ran."""
+    where = f" on {allocation.node}" if allocation.node else ""
+    return f"job {allocation.job_id} {'ran' if allocation.state is AllocationState.ENDED else 'runs'}{where}"
 
 
 def _why(seen: Observed) -> dict[str, str | None]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from speedrun_operator.api.phases import AllocationState, Phase
-from speedrun_operator.api.status import Allocation, Clock, PlanSummary, Run
+from speedrun_operator.api.status import Allocation, Clock, Run
 from speedrun_operator.lifecycle.runs import TRAIN_STAGE
 from speedrun_operator.progress.allocation import AllocationProgress
 from speedrun_operator.progress.fold import Progress, remaining_seconds
@@ -19,22 +19,24 @@ _STAGE_CLOCK = {"image": "image_milliseconds", "code": "data_milliseconds", "dat
 
 
 def shown_run(runs: tuple[Run, ...]) -> Run | None:
-    """The run whose numbers the resource shows: the first that is not finished, else the last."""
-    return next((each for each in runs if not each.phase.finished), runs[-1] if runs else None)
+    """The run whose numbers the resource shows: the first active one, else the first not finished, else the last."""
+    open_ = [each for each in runs if not each.phase.finished]
+    active = [each for each in open_ if each.allocation is not None]
+    return next(iter([*active, *open_]), runs[-1] if runs else None)
 
 
 def training(progress: Progress) -> dict[str, object]:
     """Step, pace and what is left of one run's training; ETA in whole seconds. None for what the log does not say."""
-    percentage = left = None
+    share = left = None
     if progress.step is not None and progress.total_steps:
-        percentage = min(100, 100 * progress.step // progress.total_steps)
+        share = min(100, 100 * progress.step // progress.total_steps)
         left = remaining_seconds(progress)
     known = left is not None and left <= MOST_REMAINING_SECONDS and progress.final is None
     return {
         "step": progress.step,
         "total_steps": progress.total_steps,
         "step_avg": progress.step_avg_ms,
-        "progress_percentage": percentage,
+        "progress_percentage": share,
         "estimated_remaining_seconds": round(left) if left is not None and known else None,
     }
 
@@ -66,27 +68,36 @@ def _between(start: datetime, end: datetime) -> int:
     return max(0, round((end - start).total_seconds() * 1000))
 
 
-def columns(plan: PlanSummary | None, allocations: tuple[Allocation, ...], runs: tuple[Run, ...]) -> dict[str, object]:
-    """RUNS, RESULT, JOB and NODE of `kubectl get`."""
+def percentage(runs: tuple[Run, ...], current: int | None) -> int | None:
+    """Of the training of all runs; `current` is that of the shown run. A run without a result has done nothing."""
+    done = sum(each.counted for each in runs)
+    if current is None and not done:
+        return None
+    shown = shown_run(runs)
+    share = 0 if shown is None or shown.counted else current or 0
+    return (100 * done + share) // len(runs)
+
+
+def columns(allocations: tuple[Allocation, ...], runs: tuple[Run, ...]) -> dict[str, object]:
+    """RUNS, JOB and NODE of `kubectl get`."""
     newest = allocations[-1] if allocations else None
-    counted = [each for each in runs if each.counted]
-    result = None
-    if plan is not None and counted and counted[0].val_loss is not None:
-        result = f"{plan.metric}={counted[0].val_loss:g}"
+    counted = sum(each.counted for each in runs)
     return {
-        "runs_summary": f"{len(counted)}/{len(runs)}" if runs else None,
-        "result": result,
+        "runs_summary": f"{counted}/{len(runs)}" if runs else None,
         "job": newest.job_id if newest else None,
         "node": newest.node if newest else None,
     }
 
 
-def phase_of(runs: tuple[Run, ...], allocations: tuple[Allocation, ...]) -> Phase:
+def phase_of(runs: tuple[Run, ...], allocations: tuple[Allocation, ...], suspended: bool) -> Phase:
     """The phase while work goes on."""
+    by_id = {each.id: each for each in allocations}
     run = shown_run(runs)
-    if run is None or not allocations:
+    if suspended and all(each.state is AllocationState.ENDED for each in allocations):
+        return Phase.SUSPENDED
+    allocation = by_id.get(run.allocation) if run is not None and run.allocation is not None else None
+    if run is None or allocation is None or allocation.state is AllocationState.SUBMITTING:
         return Phase.PENDING
-    newest = allocations[-1]
-    if newest.state is AllocationState.SUBMITTING:
-        return Phase.PENDING
+    if run.phase.finished:  # its results are in, its job is not over yet
+        return Phase.TRAINING
     return run.phase

@@ -2,30 +2,57 @@
 
 from __future__ import annotations
 
-from speedrun_operator.api.phases import ConditionType, Phase
-from speedrun_operator.api.status import Condition, Status
+from speedrun_operator.api.phases import AllocationState, ConditionType, Phase, Reason
+from speedrun_operator.api.status import Condition, Status, rfc3339
+from speedrun_operator.lifecycle.allocations import has_started, started_words, submitted_words
+from speedrun_operator.lifecycle.display import shown_run
 from speedrun_operator.lifecycle.situation import Notice
 
 
 def between(old: Status, new: Status) -> tuple[Notice, ...]:
     """Events for the transitions from `old` to `new`, in the order in which a person would tell them."""
-    told = [_lost(old, new), *_conditions(old, new), *_phases(old, new)]
+    told = [*_jobs(old, new), *_endings(old, new), *_conditions(old, new), *_phases(old, new)]
     return tuple(notice for notice in told if notice is not None)
 
 
-def _lost(old: Status, new: Status) -> Notice | None:
-    """A job that Slurm lost, where another follows it; of the last one, the end tells."""
-    if not old.allocations or len(new.allocations) == len(old.allocations):
-        return None
-    lost = new.allocations[len(old.allocations) - 1]
-    return Notice(True, lost.reason or "", f"{lost.message}; another job follows")
+def _endings(old: Status, new: Status) -> list[Notice]:
+    """Allocations that something else than their program ended, while the work goes on."""
+    if new.phase is not None and new.phase.finished:
+        return []
+    before = {each.id: each for each in old.allocations}
+    ended = [
+        each
+        for each in new.allocations
+        if each.state is AllocationState.ENDED
+        and (each.id not in before or before[each.id].state is not AllocationState.ENDED)
+        and each.reason not in (None, Reason.COMPLETED.value, Reason.JOB_FAILED.value, Reason.SUSPENDED.value)
+    ]
+    following = "; tried again" + (f" from {rfc3339(new.next_attempt_time)}" if new.next_attempt_time else "")
+    again = {each.index for each in new.runs if not each.phase.finished}
+    return [
+        Notice(True, each.reason or "", f"{each.message or each.reason}{following if again & {*each.runs} else ''}")
+        for each in ended
+    ]
+
+
+def _jobs(old: Status, new: Status) -> list[Notice]:
+    """Allocations that became a job, and jobs that started."""
+    before = {each.id: each for each in old.allocations}
+    told = []
+    for each in new.allocations:
+        was = before.get(each.id)
+        if each.job_id is not None and (was is None or was.job_id is None):
+            told.append(Notice(False, Reason.SUBMITTED.value, submitted_words(each)))
+        if has_started(each) and (was is None or not has_started(was)):
+            told.append(Notice(False, Reason.STARTED.value, started_words(each)))
+    return told
 
 
 def _conditions(old: Status, new: Status) -> list[Notice | None]:
     return [
         _admitted(old.condition(ConditionType.ADMITTED), new.condition(ConditionType.ADMITTED)),
-        _turned_true(old, new, ConditionType.SUBMITTED),
-        _turned_true(old, new, ConditionType.STARTED),
+        _turned(old, new, ConditionType.SUSPENDED, warn=False),
+        _turned(old, new, ConditionType.STALLED, warn=True),
         _reachable(old.condition(ConditionType.BACKEND_REACHABLE), new.condition(ConditionType.BACKEND_REACHABLE)),
     ]
 
@@ -38,11 +65,14 @@ def _admitted(old: Condition | None, new: Condition | None) -> Notice | None:
     return Notice(True, new.reason, new.message)
 
 
-def _turned_true(old: Status, new: Status, type_: ConditionType) -> Notice | None:
+def _turned(old: Status, new: Status, type_: ConditionType, *, warn: bool) -> Notice | None:
+    """A condition that came, or went again."""
     before, after = old.condition(type_), new.condition(type_)
-    if after is None or after.status != "True" or (before is not None and before.status == "True"):
+    if after is None or (before.status if before else "False") == after.status:
         return None
-    return Notice(False, after.reason, after.message)
+    if after.reason == Reason.NOT_RUNNING.value:
+        return None  # what ended the job was told
+    return Notice(warn and after.status == "True", after.reason, after.message or after.reason)
 
 
 def _reachable(old: Condition | None, new: Condition | None) -> Notice | None:
@@ -58,10 +88,16 @@ def _phases(old: Status, new: Status) -> list[Notice | None]:
         return []
     finished = new.condition(ConditionType.FINISHED)
     if new.phase is not None and new.phase.finished and finished is not None:
-        refused = new.condition(ConditionType.ADMITTED)
-        if refused is not None and refused.status == "False":
-            return []  # the refusal was told already
+        if _admitted(old.condition(ConditionType.ADMITTED), new.condition(ConditionType.ADMITTED)) is not None:
+            return []  # the refusal tells it
         return [Notice(new.phase is not Phase.SUCCEEDED, finished.reason, finished.message)]
     if new.phase in (Phase.COMPILING, Phase.TRAINING):
-        return [Notice(False, new.phase.value, f"job {new.job} is {new.phase.value.lower()}")]
+        return [Notice(False, new.phase.value, f"{_what_runs(new)} is {new.phase.value.lower()}")]
     return []
+
+
+def _what_runs(status: Status) -> str:
+    """The job of the run that phase and numbers speak of."""
+    run = shown_run(status.runs)
+    job = next((each.job_id for each in status.allocations if run and each.id == run.allocation), status.job)
+    return f"run {run.index} (job {job})" if run is not None and len(status.runs) > 1 else f"job {job}"

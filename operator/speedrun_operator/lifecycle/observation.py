@@ -63,8 +63,9 @@ class Observed:
     """One allocation as witnesses describe it at `asked` (the backend's clock).
 
     `log` is None until all of it that was there at first has been read, so that nothing runs backwards after a restart.
-    `log_complete`: it was read to its end after the end of the job. `unseen_for`: how long every answer in a row
-    has lacked it.
+    `log_complete`: it was read to its end after the end of the job. `unseen_for`: how long every answer in a row has
+    lacked it. `quiet_for`: how long its log has not grown while it ran. `waited_for`: how long it has waited with this
+    reason.
     """
 
     state: JobState
@@ -79,3 +80,5 @@ class Observed:
     log: AllocationProgress | None = None
     log_complete: bool = False
     unseen_for: timedelta = timedelta(0)
+    quiet_for: timedelta = timedelta(0)
+    waited_for: timedelta = timedelta(0)

@@ -29,8 +29,10 @@ def advance(run: Run, allocation: Allocation, log: AllocationProgress | None, ta
     Numbers of an attempt that a requeue ended go with it.
     """
     record = log.run(run.index) if log is not None else None
+    if log is not None and _is_over(run.index, log):  # what its job came to later says nothing of it
+        return _ended(run, allocation.model_copy(update={"reason": None, "message": None}), log, target)
     if allocation.state is AllocationState.ENDED:
-        return _ended(run, allocation, record, target)
+        return _ended(run, allocation, log, target)
     shown = run.model_copy(update={"allocation": allocation.id})
     if allocation.state is AllocationState.SUBMITTING:
         return shown.model_copy(update={"phase": Phase.PENDING, **_NO_NUMBERS})
@@ -38,10 +40,39 @@ def advance(run: Run, allocation: Allocation, log: AllocationProgress | None, ta
         return shown.model_copy(update={"phase": Phase.QUEUED, **_NO_NUMBERS})
     if log is None:
         before = run.phase in (Phase.PENDING, Phase.QUEUED)
-        return shown.model_copy(update={"phase": Phase.PREPARING}) if before else shown
+        return shown.model_copy(update={"phase": _phase_in_turn(run, allocation, None)}) if before else shown
     if record is None:
-        return shown.model_copy(update={"phase": Phase.PREPARING, **_NO_NUMBERS})
+        return shown.model_copy(update={"phase": _phase_in_turn(run, allocation, log), **_NO_NUMBERS})
     return shown.model_copy(update={"phase": _live_phase(record), **_numbers(record.progress)})
+
+
+def ended_by_itself(run: Run, allocation: Allocation, log: AllocationProgress) -> bool:
+    """Whether the run came to its own end, whatever its allocation came to later.
+
+    A job that is cancelled or preempted takes its run with it, and that run may still be marked as ended with an error:
+    a last run that has no result is its allocation's affair, unless that ended as programs do.
+    """
+    if _is_over(run.index, log):
+        return True
+    record = log.run(run.index)
+    if record is None or record.exit_code is None or allocation.state is not AllocationState.ENDED:
+        return False
+    return allocation.reason in (None, Reason.COMPLETED.value, Reason.JOB_FAILED.value)
+
+
+def _is_over(index: int, log: AllocationProgress) -> bool:
+    """Whether the log alone says that the run came to its own end: with a result, or since another one follows."""
+    record = log.run(index)
+    if record is None or record.exit_code is None:
+        return False
+    return record.progress.final is not None or record is not log.runs[-1]
+
+
+def _phase_in_turn(run: Run, allocation: Allocation, log: AllocationProgress | None) -> Phase:
+    """The phase of a run that its running job has not begun: it prepares it, or has others to do first."""
+    earlier = [each for each in allocation.runs if each < run.index]
+    over = all(log is not None and _is_over(each, log) for each in earlier)
+    return Phase.PREPARING if over else Phase.PENDING
 
 
 def _live_phase(record: RunRecord) -> Phase:
@@ -64,7 +95,8 @@ def _loss(said: Validation) -> float | None:
     return None if said.val_loss is None else float(said.val_loss)
 
 
-def _ended(run: Run, allocation: Allocation, record: RunRecord | None, target: Decimal) -> Run:
+def _ended(run: Run, allocation: Allocation, log: AllocationProgress | None, target: Decimal) -> Run:
+    record = log.run(run.index) if log is not None else None
     progress = record.progress if record else Progress()
     final = progress.final
     update: dict[str, object] = {"allocation": allocation.id, **_NO_NUMBERS}
@@ -88,17 +120,23 @@ def _ended(run: Run, allocation: Allocation, record: RunRecord | None, target: D
             "counted": True,
         }
     else:
-        update |= {"phase": Phase.FAILED, "counted": False, **_failure(allocation, record)}
+        update |= {
+            "phase": Phase.FAILED,
+            "counted": False,
+            **_failure(allocation, record, stopped=log is not None and log.stopped),
+        }
     return run.model_copy(update=update)
 
 
-def _failure(allocation: Allocation, record: RunRecord | None) -> dict[str, object]:
+def _failure(allocation: Allocation, record: RunRecord | None, *, stopped: bool) -> dict[str, object]:
     stage = record.stage if record else None
     where = f"stage {stage.name}" if stage else "the job"
     inside = f"; it was in {where}" if stage else ""
     code = record.exit_code if record else None
     if allocation.reason not in (None, Reason.COMPLETED.value, Reason.JOB_FAILED.value):
         return {"reason": allocation.reason, "message": f"{allocation.message or allocation.reason}{inside}"}
+    if record is None and stopped:
+        return {"reason": Reason.STOPPED.value, "message": "a stop file in the ledger ended the series before this run"}
     if code not in (0, None):
         return {"reason": Reason.JOB_FAILED.value, "message": f"{where} ended with exit code {code}; the log says why"}
     if allocation.reason == Reason.JOB_FAILED.value:

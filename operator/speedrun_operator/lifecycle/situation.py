@@ -24,16 +24,24 @@ class Waiting:
 class Policy:
     """Bounds of the state machine. `lost_after`: a job that no witness knows for so long is lost.
 
-    `most_lost`: so many lost jobs of a Speedrun are each followed by another; one more, and it has failed.
+    `retry_first`: the wait before the first retry, doubled for each further one up to `retry_longest`. `never_after`: a
+    job whose waiting reason says that it can never run is given up after so long.
+    `most_lost`: so many lost jobs of a run are each followed by another; one more, and it has failed.
     """
 
     lost_after: timedelta = timedelta(seconds=300)
     most_lost: int = 5
+    retry_first: timedelta = timedelta(seconds=10)
+    retry_longest: timedelta = timedelta(seconds=600)
+    never_after: timedelta = timedelta(seconds=60)
 
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """A resource, and what is known of it now. An allocation missing from `observed` was not asked about."""
+    """A resource, and what is known of it now. An allocation missing from `observed` was not asked about.
+
+    `gone`: allocations that were cancelled and certainly have no job.
+    """
 
     resource: Resource
     plan: RunPlan | Refusal | None
@@ -42,6 +50,7 @@ class Situation:
     waiting: Waiting | None = None
     observed: Mapping[int, Observed] = field(default_factory=dict)
     outcomes: Mapping[int, Outcome] = field(default_factory=dict)
+    gone: frozenset[int] = frozenset()
     unanswered: Unknown | None = None
     policy: Policy = Policy()
 
@@ -64,8 +73,10 @@ class Notice:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The next status, the submissions to make, the events to post."""
+    """The next status, the submissions and cancellations to make, the events to post, and when to look again."""
 
     status: Status
     submit: tuple[Submit, ...] = ()
+    cancel: tuple[int, ...] = ()
     notices: tuple[Notice, ...] = ()
+    wake_at: datetime | None = None

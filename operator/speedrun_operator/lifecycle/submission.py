@@ -1,39 +1,40 @@
-"""When a new allocation is opened, and when one is submitted (again)."""
+"""When a new allocation is opened and for which runs, and when one is submitted (again)."""
 
 from __future__ import annotations
 
-from speedrun_operator.api.phases import AllocationState, Reason
+from speedrun_operator.api.phases import AllocationState, Phase
+from speedrun_operator.api.spec import Spec
 from speedrun_operator.api.status import Allocation, Run
 from speedrun_operator.lifecycle.observation import JobState
 from speedrun_operator.lifecycle.situation import Situation, Submit
 
 
-def needs_another(allocations: tuple[Allocation, ...], runs: tuple[Run, ...], most_lost: int) -> bool:
-    """Whether the work goes on in a new allocation: the first, or one after Slurm lost a job that it had accepted.
+def open_allocations(
+    situation: Situation, allocations: tuple[Allocation, ...], runs: tuple[Run, ...], spec: Spec
+) -> tuple[tuple[Allocation, ...], tuple[Run, ...]]:
+    """New allocations for runs that have none, as far as `parallelism` lets; lowest indices first.
 
-    Never once every run has its result, however its job ended.
+    Their records are written to status before anything is submitted under their names.
     """
-    if all(each.counted for each in runs):
-        return False
-    if not allocations:
-        return True
-    lost = sum(each.reason == Reason.JOB_LOST.value for each in allocations)
-    return _lost(allocations[-1]) and lost <= most_lost
-
-
-def _lost(allocation: Allocation) -> bool:
-    return allocation.state is AllocationState.ENDED and allocation.reason == Reason.JOB_LOST.value
-
-
-def open_allocation(situation: Situation, allocations: tuple[Allocation, ...]) -> Allocation:
-    """The next allocation's record. It is written to status before anything is submitted under its name."""
-    number = len(allocations)
-    return Allocation(
-        id=number,
-        name=situation.resource.identity.job_name(situation.cluster, number),
-        state=AllocationState.SUBMITTING,
-        claimed=situation.now.replace(microsecond=0),
-    )
+    while sum(each.state is not AllocationState.ENDED for each in allocations) < spec.parallelism:
+        waiting = [each.index for each in runs if each.allocation is None and not each.phase.finished]
+        if not waiting:
+            break
+        number = len(allocations)
+        taken = frozenset(waiting[: spec.runs_per_allocation])
+        opened = Allocation(
+            id=number,
+            name=situation.resource.identity.job_name(situation.cluster, number),
+            state=AllocationState.SUBMITTING,
+            runs=tuple(sorted(taken)),
+            claimed=situation.now.replace(microsecond=0),
+        )
+        allocations = (*allocations, opened)
+        runs = tuple(
+            Run(index=each.index, arm=each.arm, phase=Phase.PENDING, allocation=number) if each.index in taken else each
+            for each in runs
+        )
+    return allocations, runs
 
 
 def to_submit(situation: Situation, allocations: tuple[Allocation, ...]) -> tuple[Submit, ...]:
@@ -47,6 +48,7 @@ def to_submit(situation: Situation, allocations: tuple[Allocation, ...]) -> tupl
         Submit(each.id)
         for each in allocations
         if each.state is AllocationState.SUBMITTING
+        and each.ending is None
         and each.id not in situation.outcomes
         and (each.id not in situation.observed or situation.observed[each.id].state is JobState.UNSEEN)
     )

@@ -125,7 +125,7 @@ class Login:
         """Send the request over a channel of a live connection. Raises NotRun, never OutcomeUnknown."""
         pause = REFUSED_FIRST
         while True:
-            link = await self._keeper.live(deadline=deadline)
+            link = await self._keeper.live(deadline=min(deadline, time.monotonic() + self.target.patience))
             await self._take_slot(deadline)
             session = CommandSession(request, max_output=max_output, loop=asyncio.get_running_loop())
             session.closed.add_done_callback(self._give_slot)

@@ -7,6 +7,7 @@ Secret changes under a running process.
 
 from __future__ import annotations
 
+import math
 import os
 import stat
 from dataclasses import dataclass, field
@@ -33,6 +34,8 @@ class LoginTarget:
     port: int = 22
     connect_timeout: float = 200.0
     """A per-user login pod takes up to three minutes to start."""
+    patience: float = math.inf
+    """So long a command waits for a connection that is being made, at most; the attempt goes on without it."""
     max_channels: int = 8
     """Commands at once. sshd's MaxSessions is 10 by default, and the login may be used for other things too."""
     keepalive_interval: float = 15.0
@@ -49,8 +52,9 @@ class LoginTarget:
             raise ValueError(f"login port {self.port}: give a number from 1 to 65535")
         if self.max_channels < 1 or self.keepalive_count < 1:
             raise ValueError("login max_channels and keepalive_count: give at least 1")
-        if min(self.connect_timeout, self.keepalive_interval, self.backoff_first, self.backoff_longest) <= 0:
-            raise ValueError("login connect_timeout, keepalive_interval and back-off: give more than 0 seconds")
+        times = (self.connect_timeout, self.patience, self.keepalive_interval, self.backoff_first, self.backoff_longest)
+        if min(times) <= 0:
+            raise ValueError("login time-outs, patience, keepalive_interval and back-off: give more than 0 seconds")
 
     def __str__(self) -> str:
         return f"{self.user}@{self.host}:{self.port}"

@@ -45,20 +45,29 @@ class RunRecord:
 
 @dataclass(frozen=True, slots=True)
 class AllocationProgress:
-    """What an allocation's log says so far. `exit_code` is there once the job script wrote its last line."""
+    """What an allocation's log says so far. `exit_code` is there once the job script wrote its last line.
+
+    `at_limit`: Slurm's signal ahead of the time limit came. `stopped`: a stop file in the ledger ended the series.
+    """
 
     runs: tuple[RunRecord, ...] = ()
     exit_code: int | None = None
+    at_limit: bool = False
+    stopped: bool = False
 
     def run(self, index: int) -> RunRecord | None:
         return next((each for each in self.runs if each.index == index), None)
 
 
 def add(allocation: AllocationProgress, record: Record) -> AllocationProgress:
-    """`allocation` with one more record of its log. Records before the first run's marker belong to no run."""
+    """`allocation` with one more record of its log.
+
+    Records before the first run's marker belong to no run, and neither do those between a run's end and the next run:
+    a process that a run left behind must not take its result back.
+    """
     if isinstance(record, Marker):
         return _after_marker(allocation, record)
-    if not allocation.runs:
+    if not allocation.runs or allocation.runs[-1].exit_code is not None:
         return allocation
     last = allocation.runs[-1]
     return replace(allocation, runs=(*allocation.runs[:-1], replace(last, progress=fold(last.progress, record))))
@@ -69,6 +78,10 @@ def _after_marker(allocation: AllocationProgress, marker: Marker) -> AllocationP
         return AllocationProgress()
     if "job" in marker.words and "end" in marker.words:
         return replace(allocation, exit_code=marker.integer("exit"))
+    if "job" in marker.words and "limit" in marker.words:
+        return replace(allocation, at_limit=True)
+    if "job" in marker.words and "stopped" in marker.words:
+        return replace(allocation, stopped=True)
     index = marker.integer("run")
     if index is None or not 0 <= index < MOST_RUNS:
         return allocation

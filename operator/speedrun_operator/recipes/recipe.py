@@ -93,6 +93,7 @@ class Recipe(RecipeModel):
     memory_mib: int = Field(default=512, ge=1)
     start_up_seconds: int = Field(ge=0)
     run_seconds: int = Field(ge=1)
+    stall_seconds: int = Field(default=900, ge=60, description="No new log line for so long is a stall.")
     repository: str | None = None
     revision: str | None = None
     package: str | None = Field(default=None, description="A Python package of ours that goes with the job.")

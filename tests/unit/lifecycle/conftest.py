@@ -2,4 +2,4 @@
 
 import pytest
 
-pytest.register_assert_rewrite("unit.lifecycle.lives", "unit.lifecycle.rows")
+pytest.register_assert_rewrite("unit.lifecycle.invariants", "unit.lifecycle.lives", "unit.lifecycle.rows")

@@ -19,12 +19,22 @@ from unit.structural import faults
 STATUS_SCHEMA = custom_resource_definition()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"]
 
 Step = Callable[[Status], Mapping[str, Any]]
-"""What is new: the status before → fields of Situation, and of metadata under `metadata`."""
+"""What is new: the status before → fields of Situation; of metadata under `metadata`, of the spec under `spec`."""
 
 
 def woken(**changes: Any) -> Step:
     """Nothing new was seen; an event of the watch, or a retry."""
     return lambda status: changes
+
+
+def edited(**fields: Any) -> Step:
+    """Somebody changed these fields of the spec; None takes one away."""
+    return lambda status: {"spec": fields}
+
+
+def saw(observed: Mapping[int, Observed], **changes: Any) -> Step:
+    """A poll saw these allocations."""
+    return woken(observed=observed, **changes)
 
 
 def heard(outcome: Outcome) -> Step:
@@ -45,7 +55,7 @@ class Life:
     """One Speedrun. `seconds` is its age; every step takes ten of them unless it says otherwise."""
 
     def __init__(self, spec: Mapping[str, Any] | None = REPLAY, status: Status | None = None) -> None:
-        self.spec = spec
+        self.spec = dict(spec) if spec is not None else None
         self.stored: dict[str, Any] = status.dump() if status else {}
         self.metadata: dict[str, Any] = {}
         self.seconds = 0.0
@@ -62,6 +72,9 @@ class Life:
         """What follows from `step` now, without writing it."""
         changes = dict(step(self.status))
         self.metadata |= changes.pop("metadata", {})
+        if edit := changes.pop("spec", {}):
+            changed = {**(self.spec or {}), **edit}
+            self.spec = {name: value for name, value in changed.items() if value is not None}
         return decide(situation(self.resource, seconds=self.seconds, **changes))
 
     def live(self, step: Step, seconds: float = 10) -> Decision:

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from speedrun_operator.api.phases import AllocationState
+from speedrun_operator.api.phases import AllocationState, Reason
 from speedrun_operator.api.status import Allocation
-from speedrun_operator.lifecycle.allocations import after_observation, after_outcome
+from speedrun_operator.lifecycle.allocations import after_observation, after_outcome, ended_unsubmitted, with_ending
 from speedrun_operator.lifecycle.observation import Accepted, Busy, Observed, Outcome, Rejected, Unknown
 from unit.builders import NOON, at, ended, queued, running, unseen
 
@@ -120,6 +120,87 @@ def test_a_late_outcome_changes_nothing(before: Allocation, outcome: Outcome) ->
 )
 def test_an_observation(before: Allocation, seen: Observed, changes: dict[str, Any]) -> None:
     assert after_observation(before, seen, LOST_AFTER) == before.model_copy(update=changes)
+
+
+TO_END = {"ending": "Suspended", "message": "suspended by spec.suspend"}
+
+
+@pytest.mark.parametrize(
+    ("outcome", "changes"),
+    [
+        pytest.param(Accepted("17", at(4)), {"state": QUEUED, "job_id": "17", "submitted": at(4)}, id="accepted"),
+        pytest.param(Busy("SlurmBusy", "full"), {}, id="busy"),
+        pytest.param(Unknown("Silence", "cut"), {}, id="unknown"),
+        pytest.param(
+            Rejected("Cancelled", "it was cancelled before it was submitted"),
+            {"state": ENDED, "ended": at(9), "reason": "Suspended"},
+            id="cancelled, by us",
+        ),
+        pytest.param(
+            Rejected("SubmissionRejected", "no such partition"),
+            {"state": ENDED, "ended": at(9), "reason": "SubmissionRejected", "message": "no such partition"},
+            id="refused all the same",
+        ),
+    ],
+)
+def test_an_outcome_of_what_is_to_end_leaves_the_reason_for_that(outcome: Outcome, changes: dict[str, Any]) -> None:
+    before = allocation(SUBMITTING, **TO_END)
+    assert after_outcome(before, outcome, at(9)) == before.model_copy(update=changes)
+
+
+def test_a_cancellation_that_is_not_ours_is_a_rejection() -> None:
+    after = after_outcome(allocation(SUBMITTING), Rejected("Cancelled", "it was cancelled"), at(9))
+    assert (after.state, after.reason, after.message) == (ENDED, "Cancelled", "it was cancelled")
+
+
+@pytest.mark.parametrize("said", ["Cancelled", "JobFailed", "NodeFailure", "TimeLimit", "SubmissionRejected"])
+@pytest.mark.parametrize("before", [WAITS, WORKS], ids=lambda each: each.state)
+def test_what_we_end_ends_for_our_reason(before: Allocation, said: str) -> None:
+    marked = before.model_copy(update=TO_END)
+    after = after_observation(marked, ended(None, said, message="words of Slurm"), LOST_AFTER)
+    assert (after.state, after.reason, after.message) == (ENDED, "Suspended", "suspended by spec.suspend")
+
+
+def test_what_we_wanted_to_end_and_came_to_its_own_end() -> None:
+    after = after_observation(WORKS.model_copy(update=TO_END), ended(), LOST_AFTER)
+    assert (after.state, after.reason, after.ending) == (ENDED, "Completed", "Suspended")
+
+
+@pytest.mark.parametrize("seen", [queued("Priority"), running()], ids=lambda each: each.state)
+def test_while_it_is_ending_the_words_stay(seen: Observed) -> None:
+    after = after_observation(WORKS.model_copy(update=TO_END), seen, LOST_AFTER)
+    assert (after.state, after.reason, after.message) == (seen.state, None, "suspended by spec.suspend")
+
+
+def test_what_we_end_is_not_lost() -> None:
+    after = after_observation(WORKS.model_copy(update=TO_END), unseen(300), LOST_AFTER)
+    assert (after.state, after.reason, after.message) == (ENDED, "Suspended", "suspended by spec.suspend")
+
+
+@pytest.mark.parametrize(
+    ("before", "ends"),
+    [
+        (allocation(SUBMITTING, **TO_END), True),
+        (allocation(SUBMITTING), False),
+        (WAITS.model_copy(update=TO_END), False),
+        (WORKS.model_copy(update=TO_END), False),
+        (allocation(ENDED, reason="Completed"), False),
+    ],
+    ids=["marked", "not marked", "waits", "works", "has ended"],
+)
+def test_what_is_gone_without_a_job_has_ended(before: Allocation, ends: bool) -> None:
+    """Of what had a job, witnesses tell."""
+    ended_ = {"state": ENDED, "ended": at(9), "reason": "Suspended"}
+    assert ended_unsubmitted(before, at(9)) == (before.model_copy(update=ended_) if ends else before)
+
+
+def test_the_first_reason_for_an_end_stays() -> None:
+    once = with_ending(WORKS, Reason.STALLED, "quiet")
+    assert (once.ending, once.message, once.state) == ("Stalled", "quiet", RUNNING)
+    assert with_ending(once, Reason.SUSPENDED, "suspended") == once
+    over = WORKS.model_copy(update={"state": ENDED})
+    assert with_ending(over, Reason.STALLED, "quiet") == over
+    assert len(with_ending(WORKS, Reason.STALLED, "x" * 9999).message or "") == 1024
 
 
 @pytest.mark.parametrize("before", [WAITS, WORKS], ids=lambda each: each.state)

@@ -12,8 +12,21 @@ from speedrun_operator.api.phases import ConditionType
 from speedrun_operator.api.status import Status
 from speedrun_operator.lifecycle.decide import decide, is_finished
 from speedrun_operator.lifecycle.observation import Accepted, Unknown
-from unit.builders import STARTED, TRAINING, UID, JobLog, at, ended, finished_log, queued, resource, running, situation
-from unit.lifecycle.lives import NO_LOGIN, SILENCE, Life, Step, heard, seen, woken
+from unit.builders import (
+    REPLAY,
+    STARTED,
+    TRAINING,
+    UID,
+    JobLog,
+    at,
+    ended,
+    finished_log,
+    queued,
+    resource,
+    running,
+    situation,
+)
+from unit.lifecycle.lives import NO_LOGIN, SILENCE, Life, Step, edited, heard, saw, seen, woken
 
 JOB = "sr-c1c1c1c1-" + UID + "-0"
 ACCEPTED = heard(Accepted("17", at(1)))
@@ -135,6 +148,78 @@ def test_is_finished() -> None:
     assert not is_finished(Status())
     assert not is_finished(lived(woken()).status)
     assert is_finished(lived(woken(), ACCEPTED, seen(ended(finished_log("3.2")))).status)
+
+
+FAILED_NODE = seen(ended(STARTED, "NodeFailure"))
+DEADLINE = {**REPLAY, "activeDeadlineSeconds": 1000}
+
+
+@pytest.mark.parametrize(
+    ("spec", "steps", "seconds"),
+    [
+        pytest.param(REPLAY, [woken()], None, id="nothing to wait for"),
+        pytest.param(DEADLINE, [woken()], 1010, id="the deadline"),
+        pytest.param(REPLAY, [woken(), ACCEPTED, FAILED_NODE], 40, id="the next attempt"),
+        pytest.param(DEADLINE, [woken(), ACCEPTED, FAILED_NODE], 40, id="whichever comes first"),
+        pytest.param(
+            {**REPLAY, "activeDeadlineSeconds": 25}, [woken(), ACCEPTED, FAILED_NODE], 35, id="be it the deadline"
+        ),
+        pytest.param(DEADLINE, [woken(), ACCEPTED, edited(suspend=True), woken()], None, id="suspended"),
+        pytest.param(
+            DEADLINE, [woken(), edited(suspend=True), woken(), edited(suspend=False)], 1030, id="later when resumed"
+        ),
+        pytest.param(DEADLINE, [woken(), ACCEPTED, seen(ended(finished_log("3.27")))], None, id="finished"),
+        pytest.param(DEADLINE, [NO_LOGIN], None, id="not admitted"),
+        pytest.param({**REPLAY, "activeDeadlineSeconds": 5}, [woken(), ACCEPTED], None, id="past it already"),
+    ],
+)
+def test_when_to_look_again(spec: dict[str, Any], steps: list[Step], seconds: float | None) -> None:
+    life = Life(spec)
+    decisions = [life.live(step) for step in steps]
+    assert decisions[-1].wake_at == (None if seconds is None else at(seconds))
+
+
+@pytest.mark.parametrize("ended_at", [-100_000, 0, 29, 100_000])
+def test_the_wait_before_a_retry_is_by_our_own_clock(ended_at: float) -> None:
+    """The cluster's may be apart."""
+    life = lived(woken(), ACCEPTED, seen(ended(STARTED, "NodeFailure", ended=at(ended_at), asked=at(ended_at))))
+    assert life.status.next_attempt_time == at(40)
+    assert life.live(woken(), 9).submit == ()
+    assert [each.allocation for each in life.live(woken(), 1).submit] == [1]
+
+
+def test_a_retry_says_when() -> None:
+    life = lived(woken(), ACCEPTED)
+    told = life.live(seen(ended(STARTED, "NodeFailure", message="the node failed"))).notices
+    assert told[-1].message == "the node failed; tried again from 2026-07-01T12:00:40Z"
+
+
+def test_while_nothing_can_be_submitted_the_deadline_still_counts() -> None:
+    life = lived(woken(), ACCEPTED, spec=DEADLINE)
+    decision = life.live(NO_LOGIN, 1000)
+    assert (decision.cancel, life.status.allocations[0].ending) == ((0,), "DeadlineExceeded")
+
+
+def test_a_refused_spec_is_finished_at_its_time() -> None:
+    life = Life({"recipe": {"name": "nobody-has-it"}})
+    assert life.live(woken()).status.completion_time == at(10)
+    assert life.live(woken()).status.completion_time == at(10)
+
+
+def test_times_of_one_run_are_not_shown_as_those_of_another() -> None:
+    life = Life({**REPLAY, "runs": 2, "parallelism": 2})
+    life.live(woken())
+    life.live(woken(outcomes={0: Accepted("17", at(1)), 1: Accepted("18", at(1))}))
+    other = JobLog().job(18).trains(1)
+    prepared = STARTED.begin("data", 5).end("data", 15).begin("train", 15).step(19).validation("3.2", time=10_000)
+    life.live(saw({0: running(prepared.end("train", 75)), 1: running(other)}))
+    clock = life.status.clock
+    assert clock is not None
+    assert (clock.data_milliseconds, clock.compile_milliseconds) == (10_000, 50_000)
+    life.live(saw({0: ended(prepared.end("train", 75).finish()), 1: running(other)}))
+    clock = life.status.clock
+    assert clock is not None
+    assert (clock.data_milliseconds, clock.compile_milliseconds, clock.train_milliseconds) == (None, None, 250)
 
 
 HOSTILE = {

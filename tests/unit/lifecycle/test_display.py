@@ -8,13 +8,12 @@ from typing import Any
 import pytest
 
 from speedrun_operator.api.phases import AllocationState, Phase
-from speedrun_operator.api.status import Allocation, Clock, PlanSummary, Run
+from speedrun_operator.api.status import Allocation, Clock, Run
 from speedrun_operator.lifecycle import display
 from speedrun_operator.progress.fold import Progress, Stage
 from speedrun_operator.progress.records import Validation
-from unit.builders import NOON, STARTED, TRAINING, JobLog, at, finished_log
+from unit.builders import NOON, STARTED, JobLog, at, finished_log
 
-PLAN = PlanSummary(recipe="replay", target=3.28)
 FINAL = Validation(20, 20, Decimal("3.27"), "3.27", 1000, 50.0)
 NOTHING = dict.fromkeys(["step", "total_steps", "step_avg", "progress_percentage", "estimated_remaining_seconds"])
 
@@ -33,13 +32,42 @@ def allocation(state: AllocationState = AllocationState.RUNNING, **fields: Any) 
         (["Training"], 0),
         (["Succeeded", "Training", "Pending"], 1),
         (["Succeeded", "Missed"], 1),
-        (["Pending", "Training"], 0),
+        (["Queued", "Training"], 0),
+        (["Pending", "Training"], 1),
+        (["Succeeded", "Pending", "Queued"], 2),
+        (["Succeeded", "Pending", "Pending"], 1),
     ],
 )
-def test_the_first_unfinished_run_is_shown_else_the_last(phases: list[str], shown: int) -> None:
-    found = display.shown_run(tuple(run(phase, index) for index, phase in enumerate(phases)))
+def test_the_first_run_with_a_job_is_shown_else_the_first_unfinished_else_the_last(
+    phases: list[str], shown: int
+) -> None:
+    """Here, a pending run has no allocation."""
+    runs = [run(each, index, allocation=None if each == "Pending" else 0) for index, each in enumerate(phases)]
+    found = display.shown_run(tuple(runs))
     assert found is not None
     assert found.index == shown
+
+
+@pytest.mark.parametrize(
+    ("phases", "current", "percentage"),
+    [
+        pytest.param(["Queued"], None, None, id="nothing known"),
+        pytest.param(["Training"], 25, 25, id="one run"),
+        pytest.param(["Succeeded"], 100, 100, id="with its result"),
+        pytest.param(["Missed"], 50, 100, id="diverged half way: nothing is left to do"),
+        pytest.param(["Failed"], 25, 25, id="failed where it was"),
+        pytest.param(["Failed"], None, None, id="failed before it trained"),
+        pytest.param(["Training", "Queued", "Queued", "Queued"], 50, 12, id="half of the first of four"),
+        pytest.param(["Succeeded", "Missed", "Training", "Queued"], 50, 62, id="two done, half of the third"),
+        pytest.param(["Succeeded", "Queued"], None, 50, id="one done, the other has not begun"),
+        pytest.param(["Failed", "Training"], 50, 25, id="a failed run has done nothing"),
+        pytest.param(["Succeeded", "Failed"], 99, 99, id="the last failed"),
+        pytest.param(["Failed", "Succeeded"], 100, 50, id="the first failed"),
+    ],
+)
+def test_percentage_is_over_all_runs(phases: list[str], current: int | None, percentage: int | None) -> None:
+    runs = [run(each, n, allocation=0, counted=each in ("Succeeded", "Missed")) for n, each in enumerate(phases)]
+    assert display.percentage(tuple(runs), current) == percentage
 
 
 @pytest.mark.parametrize(
@@ -171,27 +199,24 @@ def test_clock(
 
 
 @pytest.mark.parametrize(
-    ("runs", "summary", "result"),
+    ("runs", "summary"),
     [
-        ([run()], "0/1", None),
-        ([run("Succeeded", counted=True, val_loss=3.27849)], "1/1", "val_loss=3.27849"),
-        ([run("Missed", counted=True)], "1/1", None),
-        ([run("Failed")], "0/1", None),
-        ([run("Succeeded", counted=True, val_loss=3.28), run("Training", 1)], "1/2", "val_loss=3.28"),
+        ([run()], "0/1"),
+        ([run("Succeeded", counted=True, val_loss=3.27849)], "1/1"),
+        ([run("Missed", counted=True)], "1/1"),
+        ([run("Failed")], "0/1"),
+        ([run("Succeeded", counted=True, val_loss=3.28), run("Training", 1)], "1/2"),
+        ([run("Failed"), run("Missed", 1, counted=True), run("Pending", 2)], "1/3"),
     ],
 )
-def test_columns(runs: list[Run], summary: str, result: str | None) -> None:
-    found = display.columns(PLAN, (allocation(job_id="17", node="node-a"),), tuple(runs))
-    assert found == {"runs_summary": summary, "result": result, "job": "17", "node": "node-a"}
+def test_columns(runs: list[Run], summary: str) -> None:
+    allocations = (allocation(job_id="16", node="node-b"), allocation(job_id="17", node="node-a"))
+    found = display.columns(allocations, tuple(runs))
+    assert found == {"runs_summary": summary, "job": "17", "node": "node-a"}
 
 
 def test_columns_without_an_allocation() -> None:
-    assert display.columns(None, (), (run("Pending"),)) == {
-        "runs_summary": "0/1",
-        "result": None,
-        "job": None,
-        "node": None,
-    }
+    assert display.columns((), (run("Pending"),)) == {"runs_summary": "0/1", "job": None, "node": None}
 
 
 @pytest.mark.parametrize(
@@ -203,6 +228,23 @@ def test_columns_without_an_allocation() -> None:
     ],
 )
 def test_phase_is_pending_until_the_job_is_known(state: AllocationState, phase: str) -> None:
-    assert display.phase_of((run(),), (allocation(state),)) == phase
-    assert display.phase_of((run(),), ()) == "Pending"
-    assert TRAINING.read().run(0) is not None
+    assert display.phase_of((run(allocation=0),), (allocation(state),), suspended=False) == phase
+    assert display.phase_of((run(),), (), suspended=False) == "Pending"
+
+
+@pytest.mark.parametrize(
+    ("state", "phase"),
+    [
+        (AllocationState.SUBMITTING, "Pending"),
+        (AllocationState.RUNNING, "Training"),
+        (AllocationState.ENDED, "Suspended"),
+    ],
+)
+def test_phase_is_suspended_once_no_job_is_left(state: AllocationState, phase: str) -> None:
+    assert display.phase_of((run(allocation=0),), (allocation(state),), suspended=True) == phase
+    assert display.phase_of((run(),), (), suspended=True) == "Suspended"
+
+
+def test_phase_while_the_job_of_all_results_is_not_over() -> None:
+    done = run("Succeeded", allocation=0, counted=True)
+    assert display.phase_of((done,), (allocation(),), suspended=False) == "Training"

@@ -131,9 +131,15 @@ LIVES: dict[str, list[Row]] = {
     ],
     "a lost job while nothing can be submitted waits, and does not fail": [
         *AT_WORK,
-        Row(lambda status: {**NO_LOGIN(status), **seen(unseen(LOST_AFTER))(status)}, "Pending", "JobLost", "-Finished"),
+        Row(
+            lambda status: {**NO_LOGIN(status), **seen(unseen(LOST_AFTER))(status)},
+            "Pending",
+            "JobLost",
+            "-Finished",
+            tells=["JobLost"],
+        ),
         Row(NO_LOGIN, "Pending", "JobLost", "-Finished"),
-        Row(woken(), "Pending", None, "-Submitted", submits=[1], tells=["JobLost"]),
+        Row(woken(), "Pending", None, "-Submitted", submits=[1]),
     ],
     "requeued by somebody: it starts afresh, and its first attempt leaves no numbers": [
         *AT_WORK,

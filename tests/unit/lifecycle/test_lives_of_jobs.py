@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from speedrun_operator.lifecycle.observation import Rejected
 from unit.builders import COMPILING, STARTED, TRAINING, ended, finished_log, queued, running
-from unit.lifecycle.lives import heard, seen, woken
+from unit.lifecycle.lives import edited, heard, seen, woken
 from unit.lifecycle.rows import ACCEPTED, AT_WORK, OPENED, RUNS, TRAINS, Row, play, play_twice
 
 LIVES: dict[str, list[Row]] = {
@@ -24,7 +26,7 @@ LIVES: dict[str, list[Row]] = {
             "Training",
             None,
             "?Succeeded -Finished",
-            shows={"val_loss": 3.2785, "result": None, "runs_summary": "0/1"},
+            shows={"val_loss": 3.2785, "result": None, "runs_summary": "1/1"},
         ),
         Row(
             seen(ended(finished_log("3.2785"))),
@@ -92,8 +94,9 @@ LIVES: dict[str, list[Row]] = {
             tells=["Cancelled"],
         ),
     ],
-    "the node fails": [
-        *AT_WORK,
+    "the node fails, and nothing is to be tried again": [
+        replace(OPENED, step=edited(backoffLimit=0)),
+        *AT_WORK[1:],
         Row(
             seen(ended(TRAINING, "NodeFailure")), "Failed", "NodeFailure", "-Succeeded +Finished", tells=["NodeFailure"]
         ),

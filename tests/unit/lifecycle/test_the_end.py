@@ -2,16 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import pytest
 
 from speedrun_operator.lifecycle.observation import Accepted
-from unit.builders import STARTED, TRAINING, at, ended, finished_log, running, unseen
-from unit.lifecycle import test_lives_in_trouble, test_lives_of_jobs
-from unit.lifecycle.lives import NO_LOGIN, SILENCE, Life, Step, heard, seen, woken
-from unit.lifecycle.rows import ACCEPTED, AT_WORK, OPENED, RUNS
+from speedrun_operator.lifecycle.situation import Decision
+from unit.builders import REPLAY, STARTED, TRAINING, at, ended, finished_log, running, unseen
+from unit.lifecycle import (
+    test_lives_given_up,
+    test_lives_in_trouble,
+    test_lives_of_jobs,
+    test_lives_of_several_runs,
+    test_lives_suspended,
+)
+from unit.lifecycle.lives import NO_LOGIN, SILENCE, Life, Step, edited, heard, seen, woken
+from unit.lifecycle.rows import ACCEPTED, AT_WORK, OPENED, RUNS, Row
 
-LIVES = {**test_lives_of_jobs.LIVES, **test_lives_in_trouble.LIVES}
-FINISHED = [name for name, rows in LIVES.items() if rows[-1].phase in ("Succeeded", "Missed", "Failed")]
+SIMPLE = {**test_lives_of_jobs.LIVES, **test_lives_in_trouble.LIVES}
+LIVES: dict[str, tuple[Mapping[str, Any], list[Row]]] = {
+    **{name: ({}, rows) for name, rows in SIMPLE.items()},
+    **test_lives_of_several_runs.LIVES,
+    **test_lives_suspended.LIVES,
+    **test_lives_given_up.LIVES,
+}
+FINISHED = [name for name, (_, rows) in LIVES.items() if rows[-1].phase in ("Succeeded", "Missed", "Failed")]
+
+
+def lived(name: str) -> Life:
+    spec, rows = LIVES[name]
+    life = Life({**REPLAY, **spec})
+    for row in rows:
+        life.live(row.step, row.after)
+    return life
 
 
 @pytest.mark.parametrize("name", FINISHED)
@@ -25,21 +49,20 @@ FINISHED = [name for name, rows in LIVES.items() if rows[-1].phase in ("Succeede
         pytest.param(seen(unseen(1000)), id="a lost job"),
         pytest.param(SILENCE, id="silence"),
         pytest.param(NO_LOGIN, id="no login"),
+        pytest.param(edited(suspend=True), id="suspended"),
+        pytest.param(edited(activeDeadlineSeconds=1), id="past a deadline"),
+        pytest.param(woken(gone={0, 1}), id="a late answer to a cancellation"),
     ],
 )
 def test_finished_is_final(name: str, step: Step) -> None:
-    life = Life()
-    for row in LIVES[name]:
-        life.live(row.step)
+    life = lived(name)
     before = life.status
     decision = life.live(step)
-    assert (decision.status, decision.submit, decision.notices) == (before, (), ())
+    assert decision == Decision(before)
 
 
 def test_a_changed_spec_after_the_end_changes_nothing() -> None:
-    life = Life()
-    for row in LIVES["a run that misses its target"]:
-        life.live(row.step)
+    life = lived("a run that misses its target")
     life.spec, life.metadata = {"recipe": {"name": "replay"}, "target": 9.9}, {"generation": 2}
     before = life.status
     assert life.live(woken()).status == before

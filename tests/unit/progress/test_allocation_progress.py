@@ -94,6 +94,12 @@ def test_an_attempt_takes_back_all_runs() -> None:
     assert run(log.mark("run=0 begin").begin("train").step(2)).progress.final is None
 
 
+def test_lines_between_two_runs_belong_to_none() -> None:
+    log = finished_log("3.27").line("step:3/20 train_time:7ms step_avg:7ms", "step:4/20 val_loss:9.9 train_time:9ms")
+    assert log.read() == finished_log("3.27").read()
+    assert run(log.begun(1).step(5), 1).progress.step == 5
+
+
 def test_lines_before_the_first_run_belong_to_none() -> None:
     assert JobLog().step(3).validation("3.2").read() == AllocationProgress()
 
@@ -133,6 +139,26 @@ def test_a_line_that_is_no_marker_of_a_run_changes_nothing(line: str) -> None:
 def test_the_end_of_the_job(line: str, code: int | None) -> None:
     read = TRAINING.line(line).read()
     assert (read.exit_code, read.runs) == (code, TRAINING.read().runs)
+
+
+@pytest.mark.parametrize(
+    ("line", "at_limit", "stopped"),
+    [
+        ("SPEEDRUN job limit", True, False),
+        ("SPEEDRUN job limit time=1764545000.123", True, False),
+        ("SPEEDRUN job stopped time=1764545000.123", False, True),
+        ("SPEEDRUN limit", False, False),
+        ("SPEEDRUN stopped", False, False),
+        ("SPEEDRUN job=limit", False, False),
+        (" SPEEDRUN job limit", False, False),
+        ("a SPEEDRUN job stopped", False, False),
+    ],
+)
+def test_what_the_job_was_told(line: str, at_limit: bool, stopped: bool) -> None:
+    read = TRAINING.line(line).read()
+    assert (read.at_limit, read.stopped, read.runs) == (at_limit, stopped, TRAINING.read().runs)
+    again = TRAINING.line(line).job(18).read()
+    assert (again.at_limit, again.stopped) == (False, False), "another attempt is told anew"
 
 
 def test_a_program_that_prints_markers_without_end_costs_no_memory() -> None:

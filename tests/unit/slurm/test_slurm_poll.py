@@ -212,12 +212,12 @@ def test_only_jobs_of_the_names_asked_are_cancelled(node: LoginNode) -> None:
     assert not list(node.folder.rglob("pwned"))
 
 
-def test_where_nothing_is_there_nothing_is_cancelled(node: LoginNode) -> None:
+def test_where_nothing_is_there_a_submission_under_way_finds_the_fence(node: LoginNode) -> None:
     node.says("squeue", "".join(FOREIGN))
     node.says("scancel")
     assert [part.words for part in node.cancel(cancel_line(NAME, PATH))] == [("squeue", "0"), ("done",)]
     assert node.asked("scancel") == []
-    assert not (node.home / "runs").exists()
+    assert [each.read_text() for each in (node.home / "runs").rglob("owner")] == ["cancelled\n"]
 
 
 def test_a_failed_squeue_cancels_nothing_and_says_so(node: LoginNode) -> None:

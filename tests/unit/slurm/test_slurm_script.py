@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 from collections.abc import Mapping
 from dataclasses import replace
@@ -16,8 +17,9 @@ from speedrun_operator.api.names import Identity
 from speedrun_operator.api.spec import Spec
 from speedrun_operator.backends.slurm.package import pack
 from speedrun_operator.backends.slurm.script import bash_path, image_key, render, sbatch_arguments
-from speedrun_operator.planning import RunPlan, Site, plan
+from speedrun_operator.planning import PlannedRun, RunPlan, Site, plan
 from speedrun_operator.recipes.recipe import Container, Stage, Step, shipped
+from testbed.processes import wait_for
 
 MINE = Identity("lab", "mine", "0f0e0d0c-1111-2222-3333-444455556666")
 HOSTILE = [
@@ -41,7 +43,7 @@ TEXT = st.text(alphabet=st.characters(blacklist_characters="\0", blacklist_categ
 def planned(recipe: str = "replay", **spec: Any) -> RunPlan:
     made = plan(Spec.model_validate({"recipe": {"name": recipe}, **spec}), shipped(), Site("compute-{gpu}"))
     assert isinstance(made, RunPlan), made
-    return made
+    return made.for_runs([(0, "A")])
 
 
 def step(text: str, name: str = "only") -> Step:
@@ -57,17 +59,23 @@ class Node:
 
     def runs(self, made: RunPlan, *, job: str = "17", root: str = "~/runs") -> subprocess.CompletedProcess[str]:
         """A job's whole life: its exit code, and what its log holds."""
+        running = self.start(made, job=job, root=root)
+        said, _ = running.communicate(timeout=30)
+        return subprocess.CompletedProcess(["bash"], running.returncode, said, "")
+
+    def start(self, made: RunPlan, *, job: str = "17", root: str = "~/runs") -> subprocess.Popen[str]:
+        """A job that runs: stdout is its log."""
         Path(MINE.ledger(root.replace("~", str(self.home), 1), 0)).mkdir(parents=True, exist_ok=True)
-        return subprocess.run(
-            ["bash"],
-            input=render(made, MINE, 0, root, "python3"),
+        script = self.home / f"job-{job}.sh"
+        script.write_text(render(made, MINE, 0, root, "python3"))
+        return subprocess.Popen(
+            ["bash", script],
             cwd=self.home,
             env={"PATH": "/usr/bin:/bin", "HOME": str(self.home), "SLURM_JOB_ID": job},
+            stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=30,
-            check=False,
         )
 
 
@@ -85,7 +93,8 @@ def node(tmp_path: Path) -> Node:
 def test_parameters_reach_a_step_as_they_are(tmp_path_factory: pytest.TempPathFactory, values: dict[str, str]) -> None:
     node = Node(tmp_path_factory.mktemp("node"))
     look = step("".join(f'printf "%s" "$PARAM_{name.upper()}" >{name}\n' for name in values))
-    done = node.runs(replace(planned(), steps=(look,), parameters=tuple(values.items())))
+    runs = (PlannedRun(0, "A", parameters=tuple(values.items()), environment=()),)
+    done = node.runs(replace(planned(), steps=(look,), runs=runs))
     assert done.returncode == 0, done.stdout
     seen = {name: (node.ledger / "run-0" / name).read_bytes().decode() for name in values}
     assert seen == values
@@ -97,11 +106,11 @@ def test_hostile_text_stays_text_everywhere(node: Node, text: str) -> None:
     made = replace(
         planned(),
         environment=(("RECIPE_VARIABLE", text),),
-        parameters=(("log", text),),
-        steps=(step('printf "%s|%s" "$RECIPE_VARIABLE" "$PARAM_LOG" >seen'),),
+        runs=(PlannedRun(0, "A", parameters=(("log", text),), environment=(("MINE", text),)),),
+        steps=(step('printf "%s|%s|%s" "$RECIPE_VARIABLE" "$PARAM_LOG" "$MINE" >seen'),),
     )
     assert node.runs(made).returncode == 0
-    assert (node.ledger / "run-0/seen").read_text() == f"{text}|{text}"
+    assert (node.ledger / "run-0/seen").read_text() == f"{text}|{text}|{text}"
     assert not list(node.home.rglob("pwned"))
 
 
@@ -139,7 +148,9 @@ def test_a_job_runs_under_any_root(node: Node, root: str) -> None:
 
 
 def test_a_jobs_log_tells_its_life(node: Node) -> None:
-    made = replace(planned(), steps=(step("echo one", "one"), step("echo two", "two")), runs=2)
+    made = replace(planned(), steps=(step("echo one", "one"), step("echo two", "two"))).for_runs(
+        [(each, "A") for each in range(2)]
+    )
     done = node.runs(made)
     marks = [line.split(" time=")[0] for line in done.stdout.splitlines() if line.startswith("SPEEDRUN ")]
     of_a_run = ["run={0} begin", "run={0} stage=train begin", "run={0} stage=train end exit=0"]
@@ -153,8 +164,8 @@ def test_a_jobs_log_tells_its_life(node: Node) -> None:
 
 def test_a_failing_step_ends_its_run_and_not_the_next(node: Node) -> None:
     made = replace(
-        planned(), steps=(step('[ "$SPEEDRUN_RUN" = 1 ] || exit 3'), step("touch reached", "second")), runs=2
-    )
+        planned(), steps=(step('[ "$SPEEDRUN_RUN" = 1 ] || exit 3'), step("touch reached", "second"))
+    ).for_runs([(0, "A"), (1, "A")])
     done = node.runs(made)
     assert done.returncode == 3
     assert "run=0 end exit=3" in done.stdout and "run=1 end exit=0" in done.stdout
@@ -224,6 +235,7 @@ def test_what_sbatch_is_always_told() -> None:
         "--open-mode=append",
         "--nodes=1",
         "--time=11",
+        "--signal=B:USR1@60",
         "--ntasks=1",
         "--cpus-per-task=1",
         "--mem=64M",
@@ -274,3 +286,55 @@ def test_a_contained_step_runs_in_the_image_and_a_plain_one_does_not() -> None:
     text = render(planned("modded-nanogpt"), MINE, 0, "~/runs", "python3")
     assert "stage image build_image" in text and "stage train contained train" in text
     assert "stage train plain replay" in render(planned(), MINE, 0, "~/runs", "python3")
+
+
+# Several runs in one job -------------------------------------------------------------------------------------------
+
+
+def series(*commands: str) -> RunPlan:
+    """A plan whose run R does `commands[R]`."""
+    cases = " ".join(f"{number}) {command} ;;" for number, command in enumerate(commands))
+    steps = (step(f"case $SPEEDRUN_RUN in {cases} esac"),)
+    return replace(planned(), steps=steps).for_runs([(number, "A") for number in range(len(commands))])
+
+
+def test_a_failed_run_does_not_stop_the_next_and_each_has_its_directory(node: Node) -> None:
+    done = node.runs(series("pwd >here", "exit 3", "pwd >here"))
+    assert done.returncode == 3
+    assert [(node.ledger / f"run-{run}/here").read_text().strip() for run in (0, 2)] == [
+        str(node.ledger / f"run-{run}") for run in (0, 2)
+    ]
+    ends = [
+        line.split(" time=")[0] for line in done.stdout.splitlines() if " end exit=" in line and "stage" not in line
+    ]
+    assert ends == [f"SPEEDRUN run={run} end exit={code}" for run, code in ((0, 0), (1, 3), (2, 0))] + [
+        "SPEEDRUN job end exit=3"
+    ]
+
+
+def test_a_stop_file_ends_the_series_between_runs(node: Node) -> None:
+    done = node.runs(series(f"touch {node.ledger}/stop", "touch ran"))
+    assert done.returncode == 0
+    assert "SPEEDRUN job stopped" in done.stdout
+    assert not (node.ledger / "run-1").exists()
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "says"),
+    [(signal.SIGTERM, 143, ""), (signal.SIGUSR1, 140, "SPEEDRUN job limit"), (signal.SIGINT, 130, "")],
+)
+def test_a_signal_reaches_what_runs_and_the_job_marks_its_end(
+    node: Node, number: signal.Signals, code: int, says: str
+) -> None:
+    """What the run does on SIGTERM is done before the job's last line; what comes after it is not begun."""
+    slow = series(f"trap 'touch {node.ledger}/told; exit 9' TERM; touch {node.ledger}/up; sleep 60 & wait", "touch ran")
+    job = node.start(slow)
+    wait_for("the run to be up", (node.ledger / "up").exists, timeout=20)
+    job.send_signal(number)
+    said, _ = job.communicate(timeout=20)
+    assert job.returncode == code
+    assert (node.ledger / "told").exists()
+    assert not (node.ledger / "run-1").exists()
+    assert says in said
+    assert said.rstrip().splitlines()[-1].startswith(f"SPEEDRUN job end exit={code}")
+    assert (node.ledger / "exit").read_text().split()[:2] == ["job=17", f"exit={code}"]

@@ -22,7 +22,7 @@ def job(recipe: str) -> Callable[[], str]:
     def render() -> str:
         made = plan(Spec.model_validate({"recipe": {"name": recipe}}), shipped(), Site())
         assert isinstance(made, RunPlan)
-        return script.render(made, Identity("lab", "mine", "u-1"), 0, "~/a b", "~/venv/bin/python")
+        return script.render(made.for_runs([(0, "A")]), Identity("lab", "mine", "u-1"), 0, "~/a b", "~/venv/bin/python")
 
     return render
 

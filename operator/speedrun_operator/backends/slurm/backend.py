@@ -13,14 +13,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from speedrun_operator.api.names import JOB_PREFIX
-from speedrun_operator.backends.base import AllocationRef, Snapshot
+from speedrun_operator.backends.base import AllocationRef, MarkedJob, Snapshot
 from speedrun_operator.backends.reading import Reading
 from speedrun_operator.backends.slurm import commands, script
 from speedrun_operator.backends.slurm.answer import Poll, read_poll
 from speedrun_operator.backends.slurm.ledger import Memory, absorb
 from speedrun_operator.backends.slurm.outcome import last_lines, read_outcome
 from speedrun_operator.backends.slurm.package import pack
-from speedrun_operator.backends.slurm.queue import parse_squeue
+from speedrun_operator.backends.slurm.queue import parse_marked, parse_squeue
 from speedrun_operator.lifecycle.observation import Busy, JobState, Observed, Outcome, Unknown
 from speedrun_operator.login import Login
 from speedrun_operator.login.errors import LoginError, NotRun
@@ -126,7 +126,29 @@ class SlurmBackend:
             for row in parse_squeue(section.body.decode(errors="replace"), self._prefix)
             if row.state is not JobState.ENDED
         }
+        # Without its fence, a submission that is still under way could yet make a job of it.
+        live |= {section.words[1] for section in found if section.words[0] == "open"}
         return {name: name not in live for name in names}
+
+    async def jobs(self) -> Sequence[MarkedJob] | Unknown:
+        nonce = secrets.token_hex(8)
+        try:
+            done = await self._login.run(commands.jobs(prefix=self._prefix, nonce=nonce), timeout=POLL_SECONDS)
+        except LoginError as error:
+            return Unknown(error.reason.value, error.message, reachable=False)
+        found = commands.sections(done.stdout, nonce)
+        if [section.words for section in found] != [("squeue", "0"), ("done",)]:
+            return _silent(done.stderr)
+        return parse_marked(found[0].body.decode(errors="replace"), self._prefix)
+
+    async def cancel_jobs(self, jobs: Sequence[MarkedJob]) -> Unknown | None:
+        nonce = secrets.token_hex(8)
+        command = commands.cancel_jobs([(job.id, job.name) for job in jobs], nonce=nonce)
+        try:
+            await self._login.run(command, timeout=CANCEL_SECONDS)
+        except LoginError as error:
+            return Unknown(error.reason.value, error.message, reachable=False)
+        return None
 
     def forget(self, name: str) -> None:
         self._memory.pop(name, None)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 from speedrun_operator.backends.slurm import refusals, remote
-from speedrun_operator.backends.slurm.queue import ACCOUNTING_OFF, SACCT_FIELDS, SQUEUE_FORMAT
+from speedrun_operator.backends.slurm.queue import ACCOUNTING_OFF, MARKED_FORMAT, SACCT_FIELDS, SQUEUE_FORMAT
 from speedrun_operator.backends.slurm.script import LOG, PACKAGE, SCRIPT, bash_path
 
 CLAIM_SECONDS = 300  # a claim without a job stands for so long; sbatch itself retries for about 150 s
@@ -66,6 +66,17 @@ def poll(*, root: str, prefix: str, nonce: str, log_bytes: int = LOG_BYTES, poll
 def cancel(*, root: str, prefix: str, nonce: str) -> str:
     """The command that ends allocations. Its standard input: `cancel_line`s."""
     return _common(root, nonce) + _fill(remote.CANCEL, {"SQUEUE_FORMAT": SQUEUE_FORMAT, "PREFIX": prefix})
+
+
+def jobs(*, prefix: str, nonce: str) -> str:
+    """The command that lists live jobs with this cluster's mark, with their comments."""
+    return f"{remote.CLEAN}\nnonce={nonce}\n" + _fill(remote.JOBS, {"PREFIX": prefix, "MARKED_FORMAT": MARKED_FORMAT})
+
+
+def cancel_jobs(jobs: Sequence[tuple[str, str]], *, nonce: str) -> str:
+    """The command that ends jobs by id and name: an id alone may be another job's by now."""
+    lines = [f"ask scancel --name={shlex.quote(name)} {shlex.quote(job_id)}" for job_id, name in jobs]
+    return "\n".join([remote.CLEAN, f"nonce={nonce}", *lines, ""])
 
 
 def share(logs: int) -> int:

@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from speedrun_operator.api.phases import Reason
 from speedrun_operator.backends.reading import Reading
 from speedrun_operator.backends.slurm.answer import ExitMarker, LogPart, Poll
-from speedrun_operator.backends.slurm.queue import Row, number
+from speedrun_operator.backends.slurm.queue import SAY_TIME_LIMIT, Row, number
 from speedrun_operator.lifecycle.observation import JobState, Observed
 from speedrun_operator.progress.allocation import AllocationProgress
 
@@ -24,9 +24,10 @@ _LONG_AGO = datetime.min.replace(tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """One allocation's log as far as it was read, and since when it is ended or unseen (monotonic seconds).
+    """One allocation's log as far as it was read, and since when it is ended, unseen, or waits (monotonic seconds).
 
-    `size` is the log's when it was last looked at; `caught_up`: all that was there at first has been read.
+    `size` is the log's when it was last looked at; `caught_up`: all that was there at first has been read; `grown_at`:
+    when the log of the running job last grew.
     """
 
     reading: Reading
@@ -34,6 +35,9 @@ class Memory:
     size: int = 0
     ended_since: float | None = None
     unseen_since: float | None = None
+    grown_at: float | None = None
+    waits_for: str | None = None
+    waits_since: float | None = None
 
     @property
     def behind(self) -> bool:
@@ -47,7 +51,9 @@ class Memory:
 
 def absorb(memory: Memory, poll: Poll, name: str, monotonic: float) -> tuple[Memory, Observed]:
     """`memory` with the answer of a poll whose queue is known, and what it shows of the allocation `name`."""
+    before = memory.size
     memory = _with_log(memory, poll.logs.get(name))
+    grew = memory.size != before
     owner, marker = poll.owners.get(name), poll.exits.get(name)
     row = _choose(poll.rows.get(name, ()), owner)
     if row is None:
@@ -66,12 +72,26 @@ def absorb(memory: Memory, poll: Poll, name: str, monotonic: float) -> tuple[Mem
         return replace(memory.unanswered(), ended_since=None), Observed(JobState.UNSEEN, poll.now, log=_log(memory))
     seen = replace(seen, log=_log(memory))
     if seen.state is not JobState.ENDED:
-        return replace(memory, unseen_since=None, ended_since=None), seen
+        return _alive(replace(memory, unseen_since=None, ended_since=None), seen, grew, monotonic)
     since = memory.ended_since if memory.ended_since is not None else monotonic
     memory = replace(memory, unseen_since=None, ended_since=since)
     never_ran = row is not None and row.started is None and memory.size == 0
     settled = never_ran or memory.reading.progress.exit_code is not None or monotonic - since >= SETTLE_SECONDS
-    return memory, replace(seen, log_complete=settled and not memory.behind)
+    seen = replace(seen, log_complete=settled and not memory.behind)
+    if memory.reading.progress.at_limit and seen.reason != Reason.COMPLETED.value:
+        seen = replace(seen, reason=Reason.TIME_LIMIT.value, message=SAY_TIME_LIMIT)
+    return memory, seen
+
+
+def _alive(memory: Memory, seen: Observed, grew: bool, monotonic: float) -> tuple[Memory, Observed]:
+    """With how long its log has been quiet while it runs, or how long it has waited for the same reason."""
+    if seen.state is JobState.RUNNING:
+        grown_at = monotonic if grew or memory.grown_at is None else memory.grown_at
+        memory = replace(memory, grown_at=grown_at, waits_for=None, waits_since=None)
+        return memory, replace(seen, quiet_for=timedelta(seconds=monotonic - grown_at))
+    since = memory.waits_since if memory.waits_for == seen.reason and memory.waits_since is not None else monotonic
+    memory = replace(memory, grown_at=None, waits_for=seen.reason, waits_since=since)
+    return memory, replace(seen, waited_for=timedelta(seconds=monotonic - since))
 
 
 def _log(memory: Memory) -> AllocationProgress | None:

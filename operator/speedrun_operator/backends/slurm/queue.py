@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from speedrun_operator.api.phases import Reason
+from speedrun_operator.backends.base import MarkedJob
 from speedrun_operator.lifecycle.observation import JobState
 
 SQUEUE_FORMAT = "%i|%T|%V|%S|%e|%N|%j|%r"
+MARKED_FORMAT = "%i|%j|%k"
 SACCT_FIELDS = "JobIDRaw,State,Submit,Start,End,NodeList,JobName"
 NO_NODE_FITS = "BadConstraints"
 ACCOUNTING_OFF = "Slurm accounting storage is disabled"
@@ -53,9 +55,10 @@ _ENDED: Mapping[str, Reason] = {
     "RECONFIG_FAIL": Reason.LAUNCH_FAILED,
 }
 
+SAY_TIME_LIMIT = "the job reached its time limit; raise spec.timeLimitSeconds"
 _SAY_ENDED: Mapping[Reason, str] = {
     Reason.CANCELLED: "the job was cancelled",
-    Reason.TIME_LIMIT: "the job reached its time limit; raise spec.timeLimitSeconds",
+    Reason.TIME_LIMIT: SAY_TIME_LIMIT,
     Reason.OUT_OF_MEMORY: "the job used more memory than it was given",
     Reason.NODE_FAILURE: "the node failed",
     Reason.PREEMPTED: "the job was preempted",
@@ -164,3 +167,17 @@ def _row(
         cancelled_by=by[1] if by else None,
     )
     return [row]
+
+
+def parse_marked(text: str, prefix: str) -> list[MarkedJob]:
+    """Rows of MARKED_FORMAT whose name begins with `prefix` and whose comment says their namespace."""
+    found = []
+    for line in text.split("\n"):
+        fields = line.split("|", 2)
+        if len(fields) != 3 or number(fields[0]) is None:
+            continue
+        name = re.fullmatch(rf"{re.escape(prefix)}([0-9a-f-]{{36}})-[0-9]+", fields[1])
+        comment = re.fullmatch(r"speedrun ([a-z0-9-]+)/[a-z0-9.-]+", fields[2])
+        if name and comment:
+            found.append(MarkedJob(name=fields[1], id=fields[0], uid=name[1], namespace=comment[1]))
+    return found

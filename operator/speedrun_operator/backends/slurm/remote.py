@@ -147,6 +147,7 @@ say "done"
 """.strip()
 
 CANCEL = r"""
+umask 077
 say() { printf '\n@%s %s\n' "$nonce" "$*"; }
 mapfile -t asked
 live() { ask squeue -h --me -t all -o 'SQUEUE_FORMAT'; }
@@ -155,10 +156,12 @@ for line in "${asked[@]}"; do
   IFS=$'\t' read -r name path <<<"$line"
   wanted[$name]=1
   # A submission that is still under way must find the allocation taken: its job then ends at its first line.
-  if [ -d "$root/$path" ] && [ ! -e "$root/$path/owner" ]; then
-    echo cancelled >"$root/$path/.owner.$nonce" && ln "$root/$path/.owner.$nonce" "$root/$path/owner" 2>/dev/null
+  if [ ! -e "$root/$path/owner" ]; then
+    mkdir -p "$root/$path" && echo cancelled >"$root/$path/.owner.$nonce" &&
+      ln "$root/$path/.owner.$nonce" "$root/$path/owner" 2>/dev/null
     rm -f "$root/$path/.owner.$nonce"
   fi
+  [ -e "$root/$path/owner" ] || say open "$name"
 done
 rows=$(live) || { say squeue 1; exit 0; }
 ids=()
@@ -170,4 +173,11 @@ rows=$(live)
 say squeue "$?"
 printf '%s\n' "$rows" | grep -F '|PREFIX'
 say "done"
+""".strip()
+
+JOBS = r"""
+rows=$(ask squeue -h --me -o 'MARKED_FORMAT')
+printf '\n@%s squeue %s\n' "$nonce" "$?"
+grep -F '|PREFIX' <<<"$rows"
+printf '\n@%s done\n' "$nonce"
 """.strip()

@@ -19,6 +19,9 @@ LOG = "log"
 SCRIPT = "script.sh"
 PACKAGE = "package.tar.gz"
 CACHE = ".cache"
+STOP = "stop"
+SIGNAL_SECONDS = 60  # before the time limit; Slurm may send it up to a minute earlier still
+SIGNAL_FROM_MINUTES = 5
 
 _HEAD = r"""
 set -u
@@ -45,8 +48,15 @@ finish() {
   exit "$code"
 }
 trap finish EXIT
-trap 'exit 143' TERM
-trap 'exit 130' INT
+child=
+ended_by() { # ended_by SIGNAL CODE: the run gets SIGTERM as a whole, then the job ends
+  trap '' TERM INT USR1
+  [ -z "$child" ] || { kill -TERM -- "-$child" 2>/dev/null; wait "$child"; }
+  exit "$2"
+}
+trap 'ended_by TERM 143' TERM
+trap 'ended_by INT 130' INT
+trap 'mark "job limit"; ended_by USR1 140' USR1
 mark "attempt job=$SLURM_JOB_ID node=$(hostname)"
 """.strip()
 
@@ -106,6 +116,8 @@ def sbatch_arguments(plan: RunPlan, identity: Identity, name: str) -> list[str]:
         "--nodes=1",
         f"--time={plan.time_limit_minutes}",
     ]
+    if plan.time_limit_minutes >= SIGNAL_FROM_MINUTES:
+        arguments.append(f"--signal=B:USR1@{SIGNAL_SECONDS}")
     if plan.partition:
         arguments.append(f"--partition={plan.partition}")
     if plan.gpu_count:
@@ -133,7 +145,12 @@ def image_key(container: Container, commit: str | None) -> str:
 
 
 def render(plan: RunPlan, identity: Identity, allocation: int, root: str, python: str) -> str:
-    """The batch script of one allocation under `root` on the shared file system."""
+    """The batch script of one allocation under `root` on the shared file system.
+
+    Raises ValueError for a plan without runs (`RunPlan.for_runs` gives it some).
+    """
+    if not plan.runs:
+        raise ValueError("the plan has no runs")
     ledger = identity.ledger(root, allocation)
     parts = [
         "#!/bin/bash",
@@ -165,7 +182,6 @@ def render(plan: RunPlan, identity: Identity, allocation: int, root: str, python
 
 def _variables(plan: RunPlan, python: str) -> list[str]:
     lines = [f"export {name}={shlex.quote(value)}" for name, value in plan.environment]
-    lines += [f"export PARAM_{name.upper()}={shlex.quote(value)}" for name, value in plan.parameters]
     lines += [f"export SPEEDRUN_GPUS={plan.gpu_count}", f"export SPEEDRUN_CPUS={plan.cpus}"]
     lines += [f"export SPEEDRUN_PYTHON={bash_path(python)}"]
     lines += [f'export SPEEDRUN_CACHE="$root"/{CACHE}/{plan.recipe}']
@@ -205,19 +221,40 @@ def _runs(plan: RunPlan) -> list[str]:
         helpers = ["checkout() {", *(f"  {line}" for line in _checkout(plan)), "}"]
     return [
         *helpers,
+        *_run_variables(plan),
+        "set -m # a run is a process group of its own, so that a signal reaches all of it",
         "failed=0",
-        f"for SPEEDRUN_RUN in $(seq 0 {plan.runs - 1}); do",
-        "  export SPEEDRUN_RUN",
+        f"runs=({' '.join(str(run.index) for run in plan.runs)})",
+        'for SPEEDRUN_RUN in "${runs[@]}"; do',
+        f'  [ ! -e "$ledger/{STOP}" ] || {{ mark "job stopped"; break; }}',
         '  mark "run=$SPEEDRUN_RUN begin"',
         "  (",
+        "    set +m",
+        "    trap - EXIT INT USR1",
+        "    trap : TERM # whatever runs gets it and ends by itself; its stage is then marked as ended",
+        "    export SPEEDRUN_RUN",
+        '    "variables_$SPEEDRUN_RUN"',
         *(f"    {line}" for line in body),
-        "  )",
+        "  ) &",
+        "  child=$!",
+        '  wait "$child"',
         "  code=$?",
+        "  child=",
         '  mark "run=$SPEEDRUN_RUN end exit=$code"',
         '  [ "$code" = 0 ] || failed=$code',
         "done",
         'exit "$failed"',
     ]
+
+
+def _run_variables(plan: RunPlan) -> list[str]:
+    lines: list[str] = []
+    for run in plan.runs:
+        exports = [f"export {name}={shlex.quote(value)}" for name, value in run.environment]
+        exports += [f"export PARAM_{name.upper()}={shlex.quote(value)}" for name, value in run.parameters]
+        exports.append(f"export SPEEDRUN_ARM={shlex.quote(run.arm)}")
+        lines += [f"variables_{run.index}() {{", *(f"  {line}" for line in exports), "}"]
+    return lines
 
 
 def _checkout(plan: RunPlan) -> list[str]:
