@@ -57,6 +57,12 @@ def until(what: str, holds: Callable[[], bool], timeout: float = 30) -> None:
         time.sleep(0.1)
 
 
+def connected(operator: Operator) -> None:
+    """Start it and wait until it has its connection: what is held still afterwards is then all there is."""
+    operator.start()
+    until("the first remote command to be done", lambda: health(operator)["remote_commands"] > 0)
+
+
 def claimed(runs: Speedruns, name: str) -> str:
     """Wait until the allocation's name is in status with its submission's outcome open; the uid."""
     runs.wait(name, "claimed", lambda each: [a["state"] for a in each.get("allocations", [])] == ["Submitting"])
@@ -64,7 +70,7 @@ def claimed(runs: Speedruns, name: str) -> str:
 
 
 def test_killed_before_sbatch(runs: Speedruns, operator: Operator, login: Login, slurm: Slurm) -> None:
-    operator.start()
+    connected(operator)
     login.pause()
     runs.apply(quick("before"))
     uid = claimed(runs, "before")
@@ -93,7 +99,7 @@ def test_killed_while_sbatch_hangs(runs: Speedruns, operator: Operator, slurm: S
 def test_killed_after_sbatch_before_status(
     runs: Speedruns, operator: Operator, login: Login, slurm: Slurm, kubernetes: Kubernetes
 ) -> None:
-    operator.start()
+    connected(operator)
     login.pause()
     runs.apply(slow("after", 5))
     uid = claimed(runs, "after")
