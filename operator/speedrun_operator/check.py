@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +22,7 @@ from speedrun_operator.settings import Settings
 SINFO = "exec env -u SINFO_FORMAT sinfo -h -o '%P|%D|%t|%G|%f'"
 STORAGE = 'root=ROOT; mkdir -p "$root" && [ -w "$root" ] && df -Ph "$root" | tail -n 1'
 LOGIN_SECONDS = 220.0
+PUBLISH_SECONDS = 10.0
 RIGHTS = [
     (GROUP, PLURAL, "", ("get", "list", "watch", "patch", "delete")),
     (GROUP, PLURAL, "status", ("patch",)),
@@ -80,12 +83,26 @@ async def _kubernetes(kube: Kube, settings: Settings) -> AsyncIterator[Finding]:
 
 
 async def _crd(kube: Kube) -> Finding:
+    """The API server publishes a schema some seconds after it serves the resource: what differs is looked at again."""
+    deadline = time.monotonic() + PUBLISH_SECONDS
+    while True:
+        try:
+            await kube.request("GET", f"/apis/{GROUP}/{VERSION}")
+            finding = await _schema(kube)
+        except NotFound:
+            return Finding("crd", False, f"{CRD_NAME} is not installed: {CRD_INSTALL}")
+        except ApiError as error:
+            return Finding("crd", None, str(error))
+        if finding.good or time.monotonic() > deadline:
+            return finding
+        await asyncio.sleep(0.5)
+
+
+async def _schema(kube: Kube) -> Finding:
     try:
         served = await kube.request("GET", f"/openapi/v3/apis/{GROUP}/{VERSION}")
     except NotFound:
-        return Finding("crd", False, f"{CRD_NAME} is not installed: {CRD_INSTALL}")
-    except ApiError as error:
-        return Finding("crd", None, str(error))
+        return Finding("crd", None, "served, but its schema is not published yet; look again in a moment")
     name = f"{'.'.join(reversed(GROUP.split('.')))}.{VERSION}.{KIND}"
     version = custom_resource_definition()["spec"]["versions"][0]
     if _compared(served["components"]["schemas"].get(name, {})) == _compared(version["schema"]["openAPIV3Schema"]):

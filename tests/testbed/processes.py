@@ -49,7 +49,9 @@ def start_ticks(pid: int) -> int | None:
     except OSError:
         return None
     fields = stat.rpartition(")")[2].split()
-    return None if fields[0] in "ZX" else int(fields[19])
+    state, threads = fields[0], int(fields[17])
+    # A killed process whose first thread is a zombie while others still end holds its ports and files until the last.
+    return None if state == "X" or (state == "Z" and threads <= 1) else int(fields[19])
 
 
 def reap() -> None:
