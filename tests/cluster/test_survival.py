@@ -99,6 +99,7 @@ def test_killed_while_sbatch_hangs(runs: Speedruns, operator: Operator, slurm: S
 def test_killed_after_sbatch_before_status(
     runs: Speedruns, operator: Operator, login: Login, slurm: Slurm, kubernetes: Kubernetes
 ) -> None:
+    """BR-048: the job that there is becomes the Speedrun's."""
     connected(operator)
     login.pause()
     runs.apply(slow("after", 5))

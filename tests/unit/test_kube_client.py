@@ -168,3 +168,15 @@ async def test_a_list_is_read_in_chunks(
     assert await kube.list_speedruns(namespace, labels="x!=true", chunk=2) == [one, two, three]
     assert all(path.startswith(f"/apis/speedrun.dev/v1alpha1{scope}/speedruns?") for _, path, _, _ in server[0].seen)
     assert len(server[0].seen) == 3
+
+
+async def test_a_warning_of_the_server_is_logged_once_as_an_error(
+    server: tuple[Server, str], kube: Kube, caplog: pytest.LogCaptureFixture
+) -> None:
+    """BR-046: what the CRD does not know is dropped while the write succeeds."""
+    server[0].says(200, "{}", {"Warning": '299 - "unknown field \\"status.val_loss\\""'})
+    for _ in range(2):
+        await kube.patch_speedrun("lab", "mine", {"status": {"val_loss": 3.28}}, subresource="status")
+    [said] = [record for record in caplog.records if "unknown field" in record.message]
+    assert said.levelname == "ERROR"
+    assert "PATCH /apis/" in said.message and "kubectl apply --server-side" in said.message

@@ -233,7 +233,10 @@ def test_names_of_parameters_are_words(key: str) -> None:
         ),
         pytest.param(spec_with("target", float("nan")), "spec.target: Input should be a finite number", id="nan"),
         pytest.param(spec_with("target", float("inf")), "spec.target: Input should be a finite number", id="infinity"),
-        pytest.param(spec_with("target", "low"), "spec.target: Input should be a valid decimal", id="a word"),
+        pytest.param(spec_with("target", "low"), "spec.target: Input should be a number, not text", id="a word"),
+        pytest.param(
+            spec_with("target", "2.0"), "spec.target: Input should be a number, not text", id="a quoted number"
+        ),
         pytest.param(
             spec_with("gpus.count", -1), "spec.gpus.count: Input should be greater than or equal to 0", id="-1"
         ),
@@ -331,3 +334,12 @@ def test_a_stored_spec_that_does_not_validate_is_told_and_not_raised() -> None:
     one = Resource.parse(raw({"recipe": {"name": "A"}}))
     assert one.spec is None
     assert one.spec_error is not None and one.spec_error.startswith("spec.recipe.name: ")
+
+
+@pytest.mark.parametrize("said", ["90", "30:00", "1:30:00", "3-0", "3-0:00", "3-12:30", "0", "3600.0", "4h", 0])
+def test_a_time_limit_is_a_number_of_seconds_and_no_form_of_slurms(said: str | int) -> None:
+    """BR-026: none of them can be read as another time than was meant."""
+    spec = spec_with("timeLimitSeconds", said)
+    if isinstance(said, str):
+        assert [each for each in faults(SCHEMA, spec, "spec") if each.startswith("spec.timeLimitSeconds: ")]
+    assert refusal(spec).startswith("spec.timeLimitSeconds: Input should be")

@@ -10,8 +10,18 @@ from decimal import Decimal
 from enum import StrEnum
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, StrictInt, StringConstraints
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    StrictBool,
+    StrictInt,
+    StringConstraints,
+)
 from pydantic.alias_generators import to_camel
+from pydantic_core import PydanticCustomError
 
 DNS_LABEL = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 PARAMETER_NAME = r"^[A-Za-z][A-Za-z0-9_]*$"
@@ -25,6 +35,15 @@ SlurmWord = Annotated[str, StringConstraints(max_length=128, pattern=rf"({SLURM_
 NodeName = Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=SLURM_NODE)]
 ParameterName = Annotated[str, StringConstraints(min_length=1, max_length=63, pattern=PARAMETER_NAME)]
 ParameterText = Annotated[str, StringConstraints(max_length=1024)]
+
+
+def _no_text(value: Any) -> Any:
+    """A file is held to what the API server takes, where a number is no text."""
+    if isinstance(value, str):
+        raise PydanticCustomError("number_type", "Input should be a number, not text")
+    return value
+
+
 Number = Annotated[Decimal, PlainSerializer(float, return_type=float)]
 
 
@@ -57,7 +76,7 @@ class Gpus(Model):
         default=None,
         description="GPU model, such as H100. Absent: what the recipe says.",
     )
-    count: Annotated[int, Field(ge=0, le=64)] | None = Field(
+    count: Annotated[StrictInt, Field(ge=0, le=64)] | None = Field(
         default=None, description="GPUs of one allocation. 0 runs without GPUs. Absent: what the recipe says."
     )
 
@@ -78,7 +97,7 @@ class SlurmOptions(Model):
     exclude: Annotated[list[NodeName], Field(max_length=64)] = Field(
         default_factory=list, description="Nodes that must not be used."
     )
-    nice: Annotated[int, Field(ge=0, le=2147483645)] = Field(
+    nice: Annotated[StrictInt, Field(ge=0, le=2147483645)] = Field(
         default=0, description="Lowers the job's priority by this number (sbatch's --nice)."
     )
 
@@ -99,47 +118,47 @@ class Spec(Model):
 
     recipe: RecipeRef = Field(description="What to run.")
     backend: Backend = Field(default=Backend.SLURM, description="Where it runs.")
-    target: Annotated[Number, Field(gt=0, le=1000)] | None = Field(
+    target: Annotated[Annotated[Number, Field(gt=0, le=1000)] | None, BeforeValidator(_no_text)] = Field(
         default=None, description="The metric's value to reach. Absent: the recipe's own target."
     )
-    runs: Annotated[int, Field(ge=1, le=256)] = Field(
+    runs: Annotated[StrictInt, Field(ge=1, le=256)] = Field(
         default=1,
         description="Results wanted. May be raised until the Speedrun is finished.",
         json_schema_extra={"mutable": True},
     )
-    runs_per_allocation: Annotated[int, Field(ge=1, le=64)] = Field(
+    runs_per_allocation: Annotated[StrictInt, Field(ge=1, le=64)] = Field(
         default=1, description="Runs of one allocation, one after the other in the same job."
     )
-    parallelism: Annotated[int, Field(ge=1, le=64)] = Field(
+    parallelism: Annotated[StrictInt, Field(ge=1, le=64)] = Field(
         default=1, description="Allocations in flight at once.", json_schema_extra={"mutable": True}
     )
     gpus: Gpus | None = Field(default=None, description="GPUs of one allocation. Absent: what the recipe says.")
-    time_limit_seconds: Annotated[int, Field(ge=60, le=2592000)] | None = Field(
+    time_limit_seconds: Annotated[StrictInt, Field(ge=60, le=2592000)] | None = Field(
         default=None,
         description="Time limit of one allocation in seconds, rounded up to minutes. Absent: the recipe's start-up and "
         "run time, the latter for each of runsPerAllocation.",
     )
-    stall_timeout_seconds: Annotated[int, Field(ge=60, le=2592000)] | None = Field(
+    stall_timeout_seconds: Annotated[StrictInt, Field(ge=60, le=2592000)] | None = Field(
         default=None,
         description="No new line in the log for so long ends the allocation. Absent: a stall is only said.",
         json_schema_extra={"mutable": True},
     )
-    backoff_limit: Annotated[int, Field(ge=0, le=20)] = Field(
+    backoff_limit: Annotated[StrictInt, Field(ge=0, le=20)] = Field(
         default=2,
         description="Allocations tried again in all, for failures of the infrastructure. Lost jobs are outside it.",
         json_schema_extra={"mutable": True},
     )
-    active_deadline_seconds: Annotated[int, Field(ge=1, le=31536000)] | None = Field(
+    active_deadline_seconds: Annotated[StrictInt, Field(ge=1, le=31536000)] | None = Field(
         default=None,
         description="From admission, suspended time left out; what is not finished then has failed.",
         json_schema_extra={"mutable": True},
     )
-    ttl_seconds_after_finished: Annotated[int, Field(ge=0, le=315360000)] | None = Field(
+    ttl_seconds_after_finished: Annotated[StrictInt, Field(ge=0, le=315360000)] | None = Field(
         default=None,
         description="The Speedrun is deleted so long after it finished. Its ledger stays.",
         json_schema_extra={"mutable": True},
     )
-    suspend: bool = Field(
+    suspend: StrictBool = Field(
         default=False,
         description="True ends the jobs and submits none; finished runs are kept.",
         json_schema_extra={"mutable": True},

@@ -10,6 +10,7 @@ ApiError
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
@@ -17,10 +18,13 @@ import aiohttp
 from kubernetes.aio.client import ApiClient, Configuration
 from kubernetes.aio.config import ConfigException
 
-from speedrun_operator.api.names import GROUP, PLURAL, VERSION
+from speedrun_operator.api.names import CRD_INSTALL, GROUP, PLURAL, VERSION
 from speedrun_operator.kube.access import AccessError
 
+logger = logging.getLogger(__name__)
+
 TIMEOUT_SECONDS = 30
+TOLD_LIMIT = 100
 MERGE_PATCH = "application/merge-patch+json"
 Json = dict[str, Any]
 
@@ -56,6 +60,7 @@ class Kube:
     def __init__(self, configuration: Configuration) -> None:
         try:
             self._api = ApiClient(configuration)
+            self._told: set[str] = set()
         except (OSError, ValueError) as error:  # ssl.SSLError is one
             raise AccessError(f"cannot use the certificates for {configuration.host}: {error}") from error
 
@@ -81,6 +86,7 @@ class Kube:
             data: bytes = await reply.read()  # type: ignore[no-untyped-call]
         except (TimeoutError, aiohttp.ClientError, OSError, ConfigException) as error:
             raise Unavailable(0, f"the API server does not answer: {error or type(error).__name__}") from error
+        self._tell(reply.headers.getall("Warning", []), f"{method} {path}")
         if reply.status >= 400:
             raise _error(reply.status, data, reply.headers.get("Retry-After"))
         try:
@@ -88,6 +94,15 @@ class Kube:
         except ValueError as error:
             raise Unavailable(reply.status, "the API server's answer is no JSON") from error
         return answer if isinstance(answer, dict) else {}
+
+    def _tell(self, warnings: Sequence[str], what: str) -> None:
+        """Log what the API server warns of, such as a field that its CRD does not know and drops: each once."""
+        for warning in warnings:
+            if warning not in self._told and len(self._told) < TOLD_LIMIT:
+                self._told.add(warning)
+                logger.error(
+                    "the API server warns at %s: %s; if its CRD is older: %s", what, warning[:1000], CRD_INSTALL
+                )
 
     async def get_speedrun(self, namespace: str, name: str) -> Json:
         return await self.request("GET", speedrun_path(namespace, name))

@@ -46,6 +46,7 @@ async def test_a_claim_without_a_job_stands_for_300_seconds(world: PrivateSlurm,
 
 
 async def test_an_old_claim_without_a_job_is_followed_by_one_submission(world: PrivateSlurm) -> None:
+    """BR-021: where the look-up finds none."""
     """Though two operators find it at the same instant."""
     await install(world, SLOW)
     refs = [a_ref() for _ in range(4)]
@@ -77,7 +78,7 @@ async def test_two_submissions_at_the_same_instant_make_one_job(world: PrivateSl
 
 
 async def test_a_submission_that_times_out_but_was_taken_is_found(world: PrivateSlurm) -> None:
-    """sbatch says `Socket timed out`, and the job is there."""
+    """BR-021: sbatch says `Socket timed out`, and the job is there."""
     ref, plan = a_ref(), replay(partition=world.held())
     wire = Wire(world.port_of("SlurmctldPort"))
     await wire.open()
@@ -258,6 +259,7 @@ async def test_a_sites_chatter_around_the_number_is_left_out(world: PrivateSlurm
 
 
 async def test_an_answer_without_a_number_is_quoted_and_looked_up(world: PrivateSlurm) -> None:
+    """BR-013: no number is guessed, and the job that there is is found by its name."""
     await install(world, '#!/bin/sh\n/usr/bin/sbatch "$@" >/dev/null && echo request accepted\n')
     ref, plan = a_ref(), replay(partition=world.held())
     outcome = await world.backend.submit(ref, plan)

@@ -205,6 +205,7 @@ def test_the_first_reason_for_an_end_stays() -> None:
 
 @pytest.mark.parametrize("before", [WAITS, WORKS], ids=lambda each: each.state)
 def test_lost(before: Allocation) -> None:
+    """BR-019: also where accounting is off and the job left no record: within a stated time."""
     after = after_observation(before, unseen(300), LOST_AFTER)
     assert (after.state, after.reason, after.ended) == (ENDED, "JobLost", at(500))
     assert "job 17 for 300 s" in (after.message or "")

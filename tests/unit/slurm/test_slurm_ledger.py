@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 
 import pytest
 from hypothesis import given
@@ -269,6 +270,23 @@ def test_a_log_that_shrank_is_another_one() -> None:
     assert (seen.log, memory.behind, memory.reading.offset) == (None, True, 0)
     memory, seen = absorb(memory, poll(RUNNING, log=(0, LOG)), NAME, 2)
     assert seen.log == Reading("modded-nanogpt").after(LOG).progress
+
+
+def test_a_job_that_releases_its_nodes_runs_until_it_is_gone_and_its_last_line_counts() -> None:
+    """BR-016: COMPLETING is neither an end nor a wait."""
+    polls = [
+        poll(RUNNING, log=(0, LOG[:100])),
+        poll(queued(17, "COMPLETING"), log=(100, UNFINISHED[100:])),
+        poll("", accounted(17, "COMPLETED"), log=(len(UNFINISHED), LOG[len(UNFINISHED) :])),
+    ]
+    memory, seen = NEW, []
+    for answer in polls:
+        memory, observed = absorb(memory, answer, NAME, 0)
+        seen.append(observed)
+    assert [each.state for each in seen] == [JobState.RUNNING, JobState.RUNNING, JobState.ENDED]
+    last = seen[-1]
+    assert last.log_complete and last.log == Reading("modded-nanogpt").after(LOG).progress
+    assert [run.progress.final and run.progress.final.val_loss for run in last.log.runs] == [Decimal("3.2790")]
 
 
 COMPLETE = {

@@ -25,6 +25,7 @@ ACCEPTED = {
 
 @pytest.mark.parametrize("form", ACCEPTED)
 def test_the_jobs_number_is_found(node: LoginNode, form: str) -> None:
+    """BR-012: never the cluster's name. BR-013: never a number of a site's chatter."""
     node.says("sbatch", f"{ACCEPTED[form]}\n")
     outcome = node.submit()
     assert isinstance(outcome, Accepted) and outcome.job_id == "1042" and outcome.submitted

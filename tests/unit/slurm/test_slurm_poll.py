@@ -86,6 +86,14 @@ def test_the_budgets_of_a_log_and_of_a_poll(node: LoginNode) -> None:
     assert [part.body for part in found(node.poll(line(290), log_bytes=200), "log")] == [data[0][290:]]
 
 
+def test_the_log_is_read_after_the_queue(node: LoginNode) -> None:
+    """BR-016: where squeue no longer knows a job, what it wrote last is in the same answer."""
+    folder = a_ledger(node, log="step:1740/1750\n")
+    (node.programs / "squeue").write_text(f"#!/bin/bash\nprintf 'step:1750/1750\\n' >>{folder}/log\n")
+    [part] = found(node.poll(line()), "log")
+    assert part.body == b"step:1740/1750\nstep:1750/1750\n"
+
+
 def test_a_log_that_shrank_is_said(node: LoginNode) -> None:
     a_ledger(node, log="short\n")
     [part] = found(node.poll(line(99)), "log")

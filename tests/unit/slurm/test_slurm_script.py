@@ -263,6 +263,7 @@ def test_a_whole_node_is_asked_for_with_all_its_memory() -> None:
 
 @pytest.mark.parametrize(("seconds", "minutes"), [(60, 1), (61, 2), (3600, 60), (5401, 91)])
 def test_time_limits_are_whole_minutes(seconds: int, minutes: int) -> None:
+    """BR-026: --time is never given anything but minutes."""
     assert f"--time={minutes}" in arguments(planned(timeLimitSeconds=seconds))
 
 
