@@ -20,6 +20,7 @@ from speedrun_operator import __version__
 from speedrun_operator.api.names import CRD_INSTALL, GROUP, VERSION, cluster8
 from speedrun_operator.api.phases import Reason
 from speedrun_operator.backends.slurm.backend import SlurmBackend, SlurmSite
+from speedrun_operator.entries import Setup
 from speedrun_operator.handlers import Access, EngineLink, Watcher
 from speedrun_operator.health import HealthServer
 from speedrun_operator.kube.access import AccessError, load
@@ -28,7 +29,7 @@ from speedrun_operator.lifecycle.situation import Policy, Waiting
 from speedrun_operator.login import Login, LoginTarget
 from speedrun_operator.planning import Site
 from speedrun_operator.recipes.recipe import shipped
-from speedrun_operator.reconcile import Engine, Setup
+from speedrun_operator.reconcile import Engine
 from speedrun_operator.resync import Resync
 from speedrun_operator.settings import Settings
 

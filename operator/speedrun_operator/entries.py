@@ -1,0 +1,81 @@
+"""What the engine works with, and what it knows of each Speedrun."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from speedrun_operator.api.phases import AllocationState
+from speedrun_operator.api.resource import Resource
+from speedrun_operator.backends.base import AllocationRef
+from speedrun_operator.lifecycle.situation import Policy, Waiting
+from speedrun_operator.planning import Refusal, RunPlan, Site, plan
+from speedrun_operator.recipes.recipe import Recipe
+
+CANCEL_AGAIN = 20.0
+DEFAULT_FORMAT = "modded-nanogpt"
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What the engine works with. Times in seconds."""
+
+    cluster: str
+    recipes: Mapping[str, Recipe]
+    site: Site
+    policy: Policy
+    poll_seconds: float
+    release_seconds: float
+    waiting: Waiting | None = None
+
+    def plan(self, resource: Resource) -> RunPlan | Refusal | None:
+        """The resource's plan; None where its spec does not validate."""
+        return plan(resource.spec, self.recipes, self.site) if resource.spec is not None else None
+
+    def refs(self, resource: Resource, *, all_: bool = False) -> list[AllocationRef]:
+        """The resource's allocations as a backend is asked about them; those that ended, too, if `all_`."""
+        recipe = self.recipes.get(resource.spec.recipe.name) if resource.spec else None
+        log_format = recipe.log_format if recipe else DEFAULT_FORMAT
+        return [
+            AllocationRef(resource.identity, each.id, each.submitted or each.claimed, log_format)
+            for each in resource.status.allocations
+            if all_ or each.state is not AllocationState.ENDED
+        ]
+
+
+@dataclass
+class Entry:
+    """One known Speedrun. `quiet_polls` counts polls since its last status write.
+
+    `waits`: a submission had no clear outcome, and the next one comes with `retry`, whatever wakes us before.
+    """
+
+    resource: Resource
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    again: bool = False
+    working: bool = False
+    failures: int = 0
+    quiet_polls: int = 0
+    waits: bool = False
+    retry: asyncio.TimerHandle | None = None
+    wake_at: datetime | None = None
+    gone: dict[int, float] = field(default_factory=dict)
+
+    def cancelled(self) -> frozenset[int]:
+        """Allocations that were cancelled a short while ago; what still lives gets another word later."""
+        return frozenset(number for number, at in self.gone.items() if time.monotonic() - at < CANCEL_AGAIN)
+
+
+def newer(one: Resource, other: Resource) -> bool:
+    """Whether `one` is a later version. Where versions are no numbers, whatever came last is."""
+    try:
+        return int(one.resource_version) > int(other.resource_version)
+    except ValueError:
+        return one.resource_version != other.resource_version
+
+
+def utc_now() -> datetime:
+    return datetime.now(UTC)

@@ -1,0 +1,63 @@
+"""What the engine asks of a backend for one Speedrun: submissions that status has claimed, and cancellations."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping, Sequence
+
+from speedrun_operator.api.resource import Resource
+from speedrun_operator.backends.base import AllocationRef, Backend
+from speedrun_operator.entries import Entry, Setup
+from speedrun_operator.lifecycle.observation import Accepted, Outcome, Unknown
+from speedrun_operator.lifecycle.situation import Submit
+from speedrun_operator.planning import FIRST_ARM, RunPlan
+
+logger = logging.getLogger(__name__)
+
+
+class Jobs:
+    """See the module. Counts are since the start."""
+
+    def __init__(self, backend: Backend, setup: Setup) -> None:
+        self._backend = backend
+        self._setup = setup
+        self.submissions = 0
+        self.cancellations = 0
+
+    async def submit(self, resource: Resource, submits: Sequence[Submit], plan_: RunPlan) -> dict[int, Outcome]:
+        """The outcomes by allocation. What is submitted stands in the status that `resource` was read with."""
+        tried = [each.allocation for each in submits]
+        answers = await asyncio.gather(*(self._submit(resource, number, plan_) for number in tried))
+        return dict(zip(tried, answers, strict=True))
+
+    async def _submit(self, resource: Resource, number: int, plan_: RunPlan) -> Outcome:
+        allocation = next(each for each in resource.status.allocations if each.id == number)
+        ref = next(each for each in self._setup.refs(resource) if each.allocation == number)
+        arms = {each.index: each.arm for each in resource.status.runs}
+        runs = [(index, arms.get(index, FIRST_ARM)) for index in allocation.runs]
+        self.submissions += 1
+        outcome = await self._backend.submit(ref, plan_.for_runs(runs))
+        name = self._backend.name_of(ref)
+        if isinstance(outcome, Accepted):
+            logger.info("%s: %s is job %s", resource.identity, name, outcome.job_id)
+        else:
+            logger.warning("%s: %s: %s: %s", resource.identity, name, outcome.reason, outcome.message)
+        return outcome
+
+    async def end(self, entry: Entry, numbers: Sequence[int]) -> bool:
+        """Cancel allocations that status says are ending; whether all are certainly gone."""
+        refs = [each for each in self._setup.refs(entry.resource) if each.allocation in numbers]
+        answer = await self.cancel(refs)
+        if isinstance(answer, Unknown):
+            logger.warning("%s: not cancelled yet: %s: %s", entry.resource.identity, answer.reason, answer.message)
+            return False
+        now = time.monotonic()
+        entry.gone |= {ref.allocation: now for ref in refs if answer.get(self._backend.name_of(ref))}
+        return all(ref.allocation in entry.gone for ref in refs)
+
+    async def cancel(self, refs: Sequence[AllocationRef]) -> Mapping[str, bool] | Unknown:
+        """As `Backend.cancel`, counted."""
+        self.cancellations += 1
+        return await self._backend.cancel(refs)
