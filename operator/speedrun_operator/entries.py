@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 
 from speedrun_operator.api.phases import AllocationState
 from speedrun_operator.api.resource import Resource
 from speedrun_operator.backends.base import AllocationRef
+from speedrun_operator.clock import SYSTEM, Clock
 from speedrun_operator.lifecycle.situation import Policy, Waiting
 from speedrun_operator.planning import Refusal, RunPlan, Site, plan
 from speedrun_operator.recipes.recipe import Recipe
@@ -30,6 +30,7 @@ class Setup:
     poll_seconds: float
     release_seconds: float
     waiting: Waiting | None = None
+    clock: Clock = SYSTEM
 
     def plan(self, resource: Resource) -> RunPlan | Refusal | None:
         """The resource's plan; None where its spec does not validate."""
@@ -64,9 +65,9 @@ class Entry:
     wake_at: datetime | None = None
     gone: dict[int, float] = field(default_factory=dict)
 
-    def cancelled(self) -> frozenset[int]:
+    def cancelled(self, monotonic: float) -> frozenset[int]:
         """Allocations that were cancelled a short while ago; what still lives gets another word later."""
-        return frozenset(number for number, at in self.gone.items() if time.monotonic() - at < CANCEL_AGAIN)
+        return frozenset(number for number, at in self.gone.items() if monotonic - at < CANCEL_AGAIN)
 
 
 def newer(one: Resource, other: Resource) -> bool:
@@ -75,7 +76,3 @@ def newer(one: Resource, other: Resource) -> bool:
         return int(one.resource_version) > int(other.resource_version)
     except ValueError:
         return one.resource_version != other.resource_version
-
-
-def utc_now() -> datetime:
-    return datetime.now(UTC)

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 from speedrun_operator.api.names import Identity
 from speedrun_operator.api.resource import Resource
+from speedrun_operator.clock import SYSTEM, Clock
 from speedrun_operator.kube.client import ApiError, Conflict, Kube, NotFound, speedrun_path
 from speedrun_operator.lifecycle.decide import is_finished
 
@@ -34,8 +35,9 @@ def expires(resource: Resource) -> datetime | None:
 class Expiry:
     """What is to be deleted, and when. For one event loop."""
 
-    def __init__(self, kube: Kube) -> None:
+    def __init__(self, kube: Kube, clock: Clock = SYSTEM) -> None:
         self._kube = kube
+        self._clock = clock
         self._due: dict[Identity, datetime] = {}
 
     def note(self, resource: Resource) -> None:
@@ -50,7 +52,7 @@ class Expiry:
         """Delete what is due until cancelled."""
         while True:
             await asyncio.sleep(PERIOD_SECONDS)
-            now = datetime.now(UTC)
+            now = self._clock.now()
             for identity in [each for each, at in self._due.items() if at <= now]:
                 await self._delete(identity, now)
 

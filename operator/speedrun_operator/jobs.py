@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Mapping, Sequence
 
 from speedrun_operator.api.resource import Resource
@@ -53,7 +52,7 @@ class Jobs:
         if isinstance(answer, Unknown):
             logger.warning("%s: not cancelled yet: %s: %s", entry.resource.identity, answer.reason, answer.message)
             return False
-        now = time.monotonic()
+        now = self._setup.clock.monotonic()
         entry.gone |= {ref.allocation: now for ref in refs if answer.get(self._backend.name_of(ref))}
         return all(ref.allocation in entry.gone for ref in refs)
 

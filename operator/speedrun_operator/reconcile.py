@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-import time
 from collections.abc import Mapping
 
 from speedrun_operator.api.names import Identity
@@ -20,7 +19,7 @@ from speedrun_operator.api.phases import AllocationState
 from speedrun_operator.api.resource import Resource
 from speedrun_operator.api.status import Status
 from speedrun_operator.backends.base import AllocationRef, Backend, Snapshot
-from speedrun_operator.entries import DEFAULT_FORMAT, Entry, Setup, newer, utc_now
+from speedrun_operator.entries import DEFAULT_FORMAT, Entry, Setup, newer
 from speedrun_operator.expiry import Expiry
 from speedrun_operator.jobs import Jobs
 from speedrun_operator.kube.client import ApiError, Conflict, Kube, NotFound, Refused
@@ -44,15 +43,16 @@ class Engine:
 
     def __init__(self, *, kube: Kube, backend: Backend | None, setup: Setup) -> None:
         self._backend = backend
+        self._clock = setup.clock
         self._setup = setup
         self._entries: dict[str, Entry] = {}
         self._slots = asyncio.Semaphore(AT_ONCE)
         self._tasks: set[asyncio.Task[None]] = set()
         self._kick = asyncio.Event()
-        self.expiry = Expiry(kube)
-        self.ticked = time.monotonic()
+        self.expiry = Expiry(kube, setup.clock)
+        self.ticked = self._clock.monotonic()
         self.polls = 0
-        self._record = Record(kube)
+        self._record = Record(kube, setup.clock)
         self._jobs = Jobs(backend, setup) if backend is not None else None
         self._release = Release(kube, self._jobs, setup) if self._jobs is not None else None
 
@@ -108,7 +108,7 @@ class Engine:
 
     async def _beat(self) -> None:
         while True:
-            self.ticked = time.monotonic()
+            self.ticked = self._clock.monotonic()
             await asyncio.sleep(1)
 
     async def _poll(self) -> bool:
@@ -202,7 +202,7 @@ class Engine:
         if not settled and uid in self._entries:
             wait = min(RETRY_LONGEST, RETRY_FIRST * 2 ** min(entry.failures - 1, 10)) * random.uniform(0.8, 1.2)
         elif entry.wake_at is not None and uid in self._entries:
-            wait = max(0.1, (entry.wake_at - utc_now()).total_seconds())
+            wait = max(0.1, (entry.wake_at - self._clock.now()).total_seconds())
         else:
             return
         entry.retry = asyncio.get_running_loop().call_later(min(wait, MOST_SLEEP), self._retry, uid)
@@ -218,7 +218,7 @@ class Engine:
         False where something needs another try; None where that try is set already.
         """
         outcomes: dict[int, Outcome] = {}
-        gone = entry.cancelled()
+        gone = entry.cancelled(self._clock.monotonic())
         for _ in range(MOST_ROUNDS):
             resource = entry.resource
             if resource.deleting:
@@ -233,7 +233,7 @@ class Engine:
             situation = Situation(
                 resource=resource,
                 plan=plan_,
-                now=utc_now(),
+                now=self._clock.now(),
                 cluster=self._setup.cluster,
                 waiting=self._setup.waiting,
                 observed=observed,
@@ -255,7 +255,7 @@ class Engine:
                 continue
             if decision.cancel and not (self._jobs and await self._jobs.end(entry, decision.cancel)):
                 return False
-            gone = entry.cancelled()
+            gone = entry.cancelled(self._clock.monotonic())
             if decision.submit and not submit:
                 return None
             if submit:

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from speedrun_operator.api.names import FINISHED_LABEL
 from speedrun_operator.api.resource import Resource
 from speedrun_operator.api.status import Status
-from speedrun_operator.entries import Entry, utc_now
+from speedrun_operator.clock import Clock
+from speedrun_operator.entries import Entry
 from speedrun_operator.kube import events
 from speedrun_operator.kube.client import Conflict, Kube, NotFound, merge_patch
 from speedrun_operator.lifecycle.situation import Notice
@@ -20,7 +21,8 @@ logger = logging.getLogger(__name__)
 class Record:
     """See the module. Methods raise ApiError."""
 
-    def __init__(self, kube: Kube) -> None:
+    def __init__(self, kube: Kube, clock: Clock) -> None:
+        self._clock = clock
         self._kube = kube
 
     async def write(self, entry: Entry, new: Status, notices: Sequence[Notice], *, fresh: bool) -> None:
@@ -41,7 +43,7 @@ class Record:
         for notice in notices:
             log = logger.warning if notice.warning else logger.info
             log("%s: %s: %s", identity, notice.reason, notice.message)
-            await events.post(self._kube, identity, notice, utc_now())
+            await events.post(self._kube, identity, notice, self._clock.now())
 
     async def read(self, entry: Entry) -> None:
         """The newest version. NotFound also where another object has the name now."""

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 
 from speedrun_operator.api.names import Identity
 from speedrun_operator.api.resource import Resource
 from speedrun_operator.backends.base import AllocationRef
-from speedrun_operator.entries import DEFAULT_FORMAT, Entry, Setup, utc_now
+from speedrun_operator.entries import DEFAULT_FORMAT, Entry, Setup
 from speedrun_operator.jobs import Jobs
 from speedrun_operator.kube import events
 from speedrun_operator.kube.client import ApiError, Kube
@@ -27,15 +26,16 @@ class Release:
         self._kube = kube
         self._jobs = jobs
         self._setup = setup
+        self._clock = setup.clock
 
     async def release(self, identity: Identity, entry: Entry | None) -> None:
         """End the jobs of an object that is being deleted; return when they are gone, or after `release_seconds`."""
-        deadline = time.monotonic() + self._setup.release_seconds
+        deadline = self._clock.monotonic() + self._setup.release_seconds
         pause, said = 0.5, Unknown("NotAsked", "")
         refs = await self._refs(identity, entry, deadline)
         while refs:
             try:
-                answer = await asyncio.wait_for(self._jobs.cancel(refs), max(1.0, deadline - time.monotonic()))
+                answer = await asyncio.wait_for(self._jobs.cancel(refs), max(1.0, deadline - self._clock.monotonic()))
             except TimeoutError:
                 answer = said
             if isinstance(answer, Unknown):
@@ -44,10 +44,10 @@ class Release:
                 return
             else:
                 said = Unknown("StillRunning", "Slurm has not ended the job yet")
-            if time.monotonic() + pause > deadline:
+            if self._clock.monotonic() + pause > deadline:
                 message = f"deleted without knowing that its job ended ({said.reason}: {said.message})"
                 logger.warning("%s: %s", identity, message)
-                await events.post(self._kube, identity, Notice(True, "JobNotCancelled", message), utc_now())
+                await events.post(self._kube, identity, Notice(True, "JobNotCancelled", message), self._clock.now())
                 return
             await asyncio.sleep(pause)
             pause = min(2 * pause, 10.0)
@@ -56,7 +56,7 @@ class Release:
         """Every allocation that may have a job: those of the status, and the next one, in case that write was lost."""
         if entry is not None:
             try:
-                await asyncio.wait_for(entry.lock.acquire(), max(1.0, deadline - time.monotonic()))
+                await asyncio.wait_for(entry.lock.acquire(), max(1.0, deadline - self._clock.monotonic()))
                 entry.lock.release()
             except TimeoutError:
                 pass  # a submission hangs; the fence in the ledger ends its job
@@ -65,9 +65,9 @@ class Release:
             try:
                 resource = Resource.parse(await self._kube.get_speedrun(identity.namespace, identity.name))
             except ApiError:
-                return [AllocationRef(identity, 0, utc_now(), DEFAULT_FORMAT)]
+                return [AllocationRef(identity, 0, self._clock.now(), DEFAULT_FORMAT)]
         if is_finished(resource.status):
             return []
         number = len(resource.status.allocations)
-        following = AllocationRef(identity, number, utc_now(), DEFAULT_FORMAT)
+        following = AllocationRef(identity, number, self._clock.now(), DEFAULT_FORMAT)
         return [*self._setup.refs(resource), following]

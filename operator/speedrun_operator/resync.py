@@ -15,7 +15,6 @@ import asyncio
 import logging
 import random
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 from speedrun_operator.api.names import FINALIZER, FINISHED_LABEL, GROUP
@@ -23,6 +22,7 @@ from speedrun_operator.api.phases import ConditionType
 from speedrun_operator.api.resource import Resource
 from speedrun_operator.api.status import rfc3339
 from speedrun_operator.backends.base import Backend, MarkedJob
+from speedrun_operator.clock import SYSTEM, Clock
 from speedrun_operator.kube.client import ApiError, Kube
 from speedrun_operator.lifecycle.decide import is_finished
 from speedrun_operator.lifecycle.observation import Unknown
@@ -42,11 +42,19 @@ def scopes(namespaces: Sequence[str]) -> list[str | None]:
 class Resync:
     """See the module. `backend` None: no orphans to look for."""
 
-    def __init__(self, kube: Kube, engine: Engine, backend: Backend | None, namespaces: Sequence[str]) -> None:
+    def __init__(
+        self,
+        kube: Kube,
+        engine: Engine,
+        backend: Backend | None,
+        namespaces: Sequence[str],
+        clock: Clock = SYSTEM,
+    ) -> None:
         self._kube = kube
         self._engine = engine
         self._backend = backend
         self._namespaces = namespaces
+        self._clock = clock
         self._suspects: frozenset[str] = frozenset()
 
     async def run(self, seconds: float) -> None:
@@ -85,7 +93,7 @@ class Resync:
         self._engine.deliver(resource)
         live = not resource.deleting and not is_finished(resource.status)
         if resource.protected != live:
-            await _patch(self._kube, raw, {"annotations": {TOUCH: rfc3339(datetime.now(UTC))}})
+            await _patch(self._kube, raw, {"annotations": {TOUCH: rfc3339(self._clock.now())}})
 
     async def _end_orphans(self, jobs: Sequence[MarkedJob], uids: set[str]) -> None:
         absent = {
