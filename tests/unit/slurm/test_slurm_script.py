@@ -195,6 +195,13 @@ def test_a_job_that_starts_over_keeps_what_it_owns(node: Node) -> None:
     assert "attempt job=17" in node.runs(made).stdout
 
 
+def test_a_job_that_starts_over_takes_its_earlier_end_back(node: Node) -> None:
+    node.runs(replace(planned(), steps=(step("exit 3"),)))
+    assert "exit=3" in (node.ledger / "exit").read_text()
+    again = node.runs(replace(planned(), steps=(step(f"[ ! -e {node.ledger}/exit ]"),)))
+    assert again.returncode == 0, again.stdout
+
+
 def test_files_are_the_owners_alone(node: Node) -> None:
     node.runs(replace(planned(), steps=(step("touch made"),)))
     assert (node.ledger / "run-0/made").stat().st_mode & 0o077 == 0
@@ -338,4 +345,5 @@ def test_a_signal_reaches_what_runs_and_the_job_marks_its_end(
     assert not (node.ledger / "run-1").exists()
     assert says in said
     assert said.rstrip().splitlines()[-1].startswith(f"SPEEDRUN job end exit={code}")
-    assert (node.ledger / "exit").read_text().split()[:2] == ["job=17", f"exit={code}"]
+    job, exit_code, _, signalled = (node.ledger / "exit").read_text().split()
+    assert (job, exit_code, signalled) == ("job=17", f"exit={code}", f"signal={number.name.removeprefix('SIG')}")

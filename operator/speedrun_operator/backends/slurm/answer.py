@@ -25,11 +25,12 @@ class LogPart:
 
 @dataclass(frozen=True, slots=True)
 class ExitMarker:
-    """What a job's script wrote last."""
+    """What a job's script wrote last. `signal`: the one that ended it (TERM, INT, USR1), if one did."""
 
     job_id: str
     code: int
     at: datetime | None
+    signal: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +38,14 @@ class Poll:
     """One poll's answer, by allocation name. `now` is by the login's clock.
 
     `queue_known` False: squeue could not be asked, so nothing is known of any job. `accounting_known` False: sacct
-    could not be asked, or there was nobody to ask about. Where accounting is off there is nothing to ask, and it is
-    True. `owners` holds the job that the allocation belongs to, or `cancelled`.
+    could not be asked, or there was nobody to ask about. Where accounting is off (`accounting_off`) there is nothing to
+    ask, and it is True. `owners` holds the job that the allocation belongs to, or `cancelled`.
     """
 
     now: datetime
     queue_known: bool
     accounting_known: bool
+    accounting_off: bool
     rows: Mapping[str, Sequence[Row]]
     accounted: Mapping[str, Sequence[Row]]
     owners: Mapping[str, str]
@@ -56,7 +58,7 @@ def read_poll(sections: Sequence[Section], prefix: str, names: Sequence[str]) ->
     if not sections or sections[-1].words != ("done",):
         return None
     now: datetime | None = None
-    queue_known = False
+    queue_known = accounting_off = False
     asked: list[bool] = []
     rows: list[Row] = []
     accounted: list[Row] = []
@@ -72,7 +74,9 @@ def read_poll(sections: Sequence[Section], prefix: str, names: Sequence[str]) ->
                 rows = parse_squeue(section.body.decode(errors="replace"), prefix)
             case ("sacct", code):
                 said = section.body.decode(errors="replace")
-                asked.append(code == "0" or ACCOUNTING_OFF in said)
+                off = code != "0" and ACCOUNTING_OFF in said
+                accounting_off |= off
+                asked.append(code == "0" or off)
                 accounted += parse_sacct(said, names) if code == "0" else []
             case ("owner", name, job):
                 owners[name] = job
@@ -87,13 +91,15 @@ def read_poll(sections: Sequence[Section], prefix: str, names: Sequence[str]) ->
     if now is None:
         return None
     known = bool(asked) and all(asked)
-    return Poll(now, queue_known, known, _by_name(rows), _by_name(accounted), owners, exits, logs)
+    return Poll(now, queue_known, known, accounting_off, _by_name(rows), _by_name(accounted), owners, exits, logs)
 
 
 def _exit_marker(fields: Sequence[str]) -> ExitMarker | None:
     said = dict(part.split("=", 1) for part in fields if "=" in part)
     code = number(said.get("exit", ""))
-    return ExitMarker(said.get("job", ""), code, epoch(said.get("time", ""))) if code is not None else None
+    if code is None:
+        return None
+    return ExitMarker(said.get("job", ""), code, epoch(said.get("time", "")), said.get("signal"))
 
 
 def _log_part(size: str, offset: str, data: bytes, shrunk: bool) -> LogPart | None:

@@ -1,8 +1,9 @@
 """What the operator remembers of one allocation between polls, and how a poll's answer becomes an observation. Pure.
 
 Witnesses, in this order: squeue, sacct, the exit marker that the job's script leaves in the ledger. sacct is a witness
-of ends only: what it calls running and squeue does not know is a job that Slurm lost. All of this memory can be lost:
-the next operator reads the log again from its start.
+of ends only: what it calls running and squeue does not know is a job that Slurm lost. The marker says that a signal
+ended the job, but only accounting says why (cancelled, preempted, time limit), so that is given some time.
+All of this memory can be lost: the next operator reads the log again from its start.
 """
 
 from __future__ import annotations
@@ -15,9 +16,12 @@ from speedrun_operator.api.phases import Reason
 from speedrun_operator.backends.reading import Reading
 from speedrun_operator.backends.slurm.answer import ExitMarker, LogPart, Poll
 from speedrun_operator.backends.slurm.queue import SAY_TIME_LIMIT, Row, number
+from speedrun_operator.backends.slurm.script import LIMIT_SIGNAL
 from speedrun_operator.lifecycle.observation import JobState, Observed
 from speedrun_operator.progress.allocation import AllocationProgress
 
+ACCOUNTING_SECONDS = 120.0  # how far behind a job's end sacct may be
+SIGNALLED = 128  # exit codes above it are those of signals
 SETTLE_SECONDS = 5.0  # a log may still grow on its way through a shared file system after the job's end
 _LONG_AGO = datetime.min.replace(tzinfo=UTC)
 
@@ -27,7 +31,7 @@ class Memory:
     """One allocation's log as far as it was read, and since when it is ended, unseen, or waits (monotonic seconds).
 
     `size` is the log's when it was last looked at; `caught_up`: all that was there at first has been read; `grown_at`:
-    when the log of the running job last grew.
+    when the log of the running job last grew; `stale`: an exit marker that an earlier start of the job left.
     """
 
     reading: Reading
@@ -38,6 +42,7 @@ class Memory:
     grown_at: float | None = None
     waits_for: str | None = None
     waits_since: float | None = None
+    stale: ExitMarker | None = None
 
     @property
     def behind(self) -> bool:
@@ -59,6 +64,10 @@ def absorb(memory: Memory, poll: Poll, name: str, monotonic: float) -> tuple[Mem
     if row is None:
         ends = [each for each in poll.accounted.get(name, ()) if each.state is JobState.ENDED]
         row = _choose(ends, owner)
+    elif row.state is JobState.QUEUED:
+        memory = replace(memory, stale=marker)  # it was requeued
+    if marker == memory.stale:
+        marker = None
     if row is not None:
         seen = _of_row(row, poll.now)
     elif marker is not None:
@@ -77,6 +86,8 @@ def absorb(memory: Memory, poll: Poll, name: str, monotonic: float) -> tuple[Mem
     memory = replace(memory, unseen_since=None, ended_since=since)
     never_ran = row is not None and row.started is None and memory.size == 0
     settled = never_ran or memory.reading.progress.exit_code is not None or monotonic - since >= SETTLE_SECONDS
+    if row is None and marker is not None and marker.code > SIGNALLED and not poll.accounting_off:
+        settled = monotonic - since >= ACCOUNTING_SECONDS
     seen = replace(seen, log_complete=settled and not memory.behind)
     if memory.reading.progress.at_limit and seen.reason != Reason.COMPLETED.value:
         seen = replace(seen, reason=Reason.TIME_LIMIT.value, message=SAY_TIME_LIMIT)
@@ -139,12 +150,19 @@ def _of_row(row: Row, now: datetime) -> Observed:
 
 
 def _of_marker(marker: ExitMarker, now: datetime) -> Observed:
-    failed = marker.code != 0
+    reason, message = Reason.COMPLETED, None
+    if marker.signal == LIMIT_SIGNAL:
+        reason, message = Reason.TIME_LIMIT, SAY_TIME_LIMIT
+    elif marker.signal is not None:
+        reason = Reason.CANCELLED
+        message = f"SIG{marker.signal} ended the job, and Slurm's accounting does not say who sent it, or why"
+    elif marker.code != 0:
+        reason, message = Reason.JOB_FAILED, f"the job's script ended with exit code {marker.code}"
     return Observed(
         state=JobState.ENDED,
         asked=now,
         job_id=marker.job_id or None,
         ended=marker.at or now,
-        reason=(Reason.JOB_FAILED if failed else Reason.COMPLETED).value,
-        message=f"the job's script ended with exit code {marker.code}" if failed else None,
+        reason=reason.value,
+        message=message,
     )

@@ -20,6 +20,7 @@ SCRIPT = "script.sh"
 PACKAGE = "package.tar.gz"
 CACHE = ".cache"
 STOP = "stop"
+LIMIT_SIGNAL = "USR1"
 SIGNAL_SECONDS = 60  # before the time limit; Slurm may send it up to a minute earlier still
 SIGNAL_FROM_MINUTES = 5
 
@@ -38,12 +39,15 @@ if [ "$owner" != "$SLURM_JOB_ID" ]; then
   echo "speedrun: job $SLURM_JOB_ID ends at once: the owner of this allocation is $owner" >&2
   exit 0
 fi
+rm -f "$ledger/exit" # of an earlier start of this job, before it was requeued
 
+signal=
 finish() {
   code=$?
   trap - EXIT
   mark "job end exit=$code"
-  printf 'job=%s exit=%s time=%s\n' "$SLURM_JOB_ID" "$code" "$(date +%s)" >"$ledger/.exit.$SLURM_JOB_ID" &&
+  printf 'job=%s exit=%s time=%s%s\n' "$SLURM_JOB_ID" "$code" "$(date +%s)" "${signal:+ signal=$signal}" \
+    >"$ledger/.exit.$SLURM_JOB_ID" &&
     mv -f "$ledger/.exit.$SLURM_JOB_ID" "$ledger/exit"
   exit "$code"
 }
@@ -51,6 +55,7 @@ trap finish EXIT
 child=
 ended_by() { # ended_by SIGNAL CODE: the run gets SIGTERM as a whole, then the job ends
   trap '' TERM INT USR1
+  signal=$1
   [ -z "$child" ] || { kill -TERM -- "-$child" 2>/dev/null; wait "$child"; }
   exit "$2"
 }
@@ -117,7 +122,7 @@ def sbatch_arguments(plan: RunPlan, identity: Identity, name: str) -> list[str]:
         f"--time={plan.time_limit_minutes}",
     ]
     if plan.time_limit_minutes >= SIGNAL_FROM_MINUTES:
-        arguments.append(f"--signal=B:USR1@{SIGNAL_SECONDS}")
+        arguments.append(f"--signal=B:{LIMIT_SIGNAL}@{SIGNAL_SECONDS}")
     if plan.partition:
         arguments.append(f"--partition={plan.partition}")
     if plan.gpu_count:
