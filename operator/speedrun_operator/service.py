@@ -11,6 +11,7 @@ import logging
 import math
 import signal
 import sys
+import time
 from collections.abc import Coroutine
 from datetime import timedelta
 
@@ -37,6 +38,7 @@ logger = logging.getLogger("speedrun_operator")
 CONFIGURATION_FAULT = 78  # EX_CONFIG of sysexits.h
 STOP_SECONDS = 15.0
 API_RETRY_SECONDS = 5.0
+RIGHTS_PATIENCE_SECONDS = 60.0
 LOGIN_PATIENCE_SECONDS = 20.0  # then status says that the login is starting; commands are asked for again
 
 
@@ -65,7 +67,11 @@ async def run(settings: Settings) -> int:
 
 
 async def _cluster(kube: Kube, settings: Settings) -> str:
-    """cluster8, once the API server answers and serves our resource. Raises Refused."""
+    """cluster8, once the API server answers and serves our resource.
+
+    Raises Refused, for want of rights only after a minute: an API server that has just started has not read them yet.
+    """
+    patience = time.monotonic() + RIGHTS_PATIENCE_SECONDS
     while True:
         try:
             try:
@@ -74,7 +80,9 @@ async def _cluster(kube: Kube, settings: Settings) -> str:
                 logger.error("the CRD is not installed; %s does it", CRD_INSTALL)
             else:
                 return cluster8(settings.cluster_id or await kube.cluster_uid())
-        except Unavailable as error:
+        except (Unavailable, Refused) as error:
+            if isinstance(error, Refused) and (error.status not in (401, 403) or time.monotonic() > patience):
+                raise
             logger.warning("%s; tried again in %.0f s", error, API_RETRY_SECONDS)
         await asyncio.sleep(API_RETRY_SECONDS)
 
