@@ -53,8 +53,9 @@ class Jobs:
             logger.warning("%s: not cancelled yet: %s: %s", entry.resource.identity, answer.reason, answer.message)
             return False
         now = self._setup.clock.monotonic()
-        entry.gone |= {ref.allocation: now for ref in refs if answer.get(self._backend.name_of(ref))}
-        return all(ref.allocation in entry.gone for ref in refs)
+        gone = {ref.allocation: now for ref in refs if answer.get(self._backend.name_of(ref))}
+        entry.gone |= gone
+        return len(gone) == len(refs)
 
     async def cancel(self, refs: Sequence[AllocationRef]) -> Mapping[str, bool] | Unknown:
         """As `Backend.cancel`, counted."""

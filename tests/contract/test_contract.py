@@ -109,7 +109,7 @@ async def test_cancelled_allocations_are_gone(world: World, moment: str) -> None
     await gone(world, ref)
     seen = await observed(world.backend, ref)
     if moment == "unknown":
-        assert seen.state is JobState.UNSEEN
+        assert (seen.state, seen.fenced) == (JobState.UNSEEN, True)
         return
     last = await until(world, ref, ended)
     assert (last.state, last.reason) == (JobState.ENDED, "Completed" if moment == "ended" else "Cancelled")

@@ -61,6 +61,7 @@ class Cluster:
     now: datetime = field(default_factory=lambda: datetime(2026, 1, 1, tzinfo=UTC))
     jobs: dict[str, Job] = field(default_factory=dict)
     marks: dict[str, MarkedJob] = field(default_factory=dict)
+    fences: set[str] = field(default_factory=set)
     submissions: int = 0
 
     def advance(self, seconds: float = 1) -> None:
@@ -73,6 +74,8 @@ class Cluster:
 
     def submit(self, name: str, plan: RunPlan) -> Outcome:
         if name not in self.jobs:
+            if name in self.fences:
+                return Rejected(Reason.CANCELLED.value, "it was cancelled before it was submitted")
             if self.partitions is not None and plan.partition not in self.partitions:
                 return Rejected(Reason.SUBMISSION_REJECTED.value, f"there is no partition {plan.partition!r}")
             self.submissions += 1
@@ -125,7 +128,8 @@ class MemoryBackend:
         name, now = self.name_of(ref), self.cluster.now
         job = self.cluster.jobs.get(name)
         if job is None:
-            return Observed(JobState.UNSEEN, now, unseen_for=now - self._unseen.setdefault(name, now))
+            unseen_for = now - self._unseen.setdefault(name, now)
+            return Observed(JobState.UNSEEN, now, unseen_for=unseen_for, fenced=name in self.cluster.fences)
         self._unseen.pop(name, None)
         reading = self._read.get(name) or Reading(ref.log_format)
         reading = reading.after(job.log[reading.offset : reading.offset + self._log_bytes])
@@ -143,6 +147,8 @@ class MemoryBackend:
         for name in names:
             if job := self.cluster.jobs.get(name):
                 job.end(Reason.CANCELLED)
+            else:
+                self.cluster.fences.add(name)
         return dict.fromkeys(names, True)
 
     async def jobs(self) -> Sequence[MarkedJob] | Unknown:

@@ -42,7 +42,8 @@ def after_observation(allocation: Allocation, seen: Observed, lost_after: timede
     if allocation.state is AllocationState.ENDED:
         return allocation
     if seen.state is JobState.UNSEEN:
-        if allocation.state is AllocationState.SUBMITTING or seen.unseen_for < lost_after:
+        allocation = _unseen(allocation, seen)
+        if allocation.state in (AllocationState.SUBMITTING, AllocationState.ENDED) or seen.unseen_for < lost_after:
             return allocation
         lost = {"state": AllocationState.ENDED, "ended": seen.asked}
         if allocation.ending is not None:
@@ -74,11 +75,18 @@ def after_observation(allocation: Allocation, seen: Observed, lost_after: timede
     return allocation.model_copy(update={**facts, "state": AllocationState.QUEUED, **why})
 
 
-def ended_unsubmitted(allocation: Allocation, now: datetime) -> Allocation:
-    """The record of an allocation that was cancelled, has no job, and never had one that a witness knew."""
-    if allocation.state is not AllocationState.SUBMITTING or allocation.ending is None:
+def _unseen(allocation: Allocation, seen: Observed) -> Allocation:
+    """What the ledger alone tells of an allocation whose submission had no clear outcome: a job once began, or the
+    cancellation came before any."""
+    if allocation.state is not AllocationState.SUBMITTING:
         return allocation
-    return allocation.model_copy(update={"state": AllocationState.ENDED, "ended": now, "reason": allocation.ending})
+    if seen.job_id is not None:
+        return allocation.model_copy(update={"state": AllocationState.RUNNING, "job_id": seen.job_id})
+    if not seen.fenced or allocation.ending is None:
+        return allocation
+    return allocation.model_copy(
+        update={"state": AllocationState.ENDED, "ended": seen.asked, "reason": allocation.ending}
+    )
 
 
 def with_ending(allocation: Allocation, reason: Reason, message: str) -> Allocation:

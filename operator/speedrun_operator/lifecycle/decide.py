@@ -14,7 +14,7 @@ from speedrun_operator.api.phases import ConditionType, Phase
 from speedrun_operator.api.spec import RecipeRef, Spec
 from speedrun_operator.api.status import Allocation, PlanSummary, Run, Status
 from speedrun_operator.lifecycle import admission, ending, giving_up, notices, retry, submission, summary
-from speedrun_operator.lifecycle.allocations import after_observation, after_outcome, ended_unsubmitted
+from speedrun_operator.lifecycle.allocations import after_observation, after_outcome
 from speedrun_operator.lifecycle.conditions import Say, update
 from speedrun_operator.lifecycle.outcome import outcome
 from speedrun_operator.lifecycle.runs import advance, ended_by_itself
@@ -95,8 +95,6 @@ def _moved(allocation: Allocation, situation: Situation) -> Allocation:
         allocation = after_outcome(allocation, tried, now)
     if seen := situation.observed.get(allocation.id):
         allocation = after_observation(allocation, seen, situation.policy.lost_after)
-    if allocation.id in situation.gone:
-        allocation = ended_unsubmitted(allocation, now)
     return allocation
 
 

@@ -64,8 +64,9 @@ class Observed:
 
     `log` is None until all of it that was there at first has been read, so that nothing runs backwards after a restart.
     `log_complete`: it was read to its end after the end of the job. `unseen_for`: how long every answer in a row has
-    lacked it. `quiet_for`: how long its log has not grown while it ran. `waited_for`: how long it has waited with this
-    reason.
+    lacked it; `job_id` is then that of the job that once took the allocation, if one did; `fenced`: none did, and none
+    will any more. `quiet_for`: how long its log has not grown while it ran. `waited_for`: how long it has waited with
+    this reason.
     """
 
     state: JobState
@@ -80,5 +81,6 @@ class Observed:
     log: AllocationProgress | None = None
     log_complete: bool = False
     unseen_for: timedelta = timedelta(0)
+    fenced: bool = False
     quiet_for: timedelta = timedelta(0)
     waited_for: timedelta = timedelta(0)

@@ -40,7 +40,7 @@ class Policy:
 class Situation:
     """A resource, and what is known of it now. An allocation missing from `observed` was not asked about.
 
-    `gone`: allocations that were cancelled and certainly have no job.
+    `gone`: allocations that were cancelled a short while ago, and have no live job.
     """
 
     resource: Resource

@@ -9,7 +9,7 @@ import pytest
 
 from speedrun_operator.api.phases import AllocationState, Reason
 from speedrun_operator.api.status import Allocation
-from speedrun_operator.lifecycle.allocations import after_observation, after_outcome, ended_unsubmitted, with_ending
+from speedrun_operator.lifecycle.allocations import after_observation, after_outcome, with_ending
 from speedrun_operator.lifecycle.observation import Accepted, Busy, Observed, Outcome, Rejected, Unknown
 from unit.builders import NOON, at, ended, queued, running, unseen
 
@@ -190,8 +190,18 @@ def test_what_we_end_is_not_lost() -> None:
 )
 def test_what_is_gone_without_a_job_has_ended(before: Allocation, ends: bool) -> None:
     """Of what had a job, witnesses tell."""
-    ended_ = {"state": ENDED, "ended": at(9), "reason": "Suspended"}
-    assert ended_unsubmitted(before, at(9)) == (before.model_copy(update=ended_) if ends else before)
+    ended_ = {"state": ENDED, "ended": at(500), "reason": "Suspended"}
+    after = after_observation(before, unseen(0, fenced=True), LOST_AFTER)
+    assert after == (before.model_copy(update=ended_) if ends else before)
+
+
+@pytest.mark.parametrize("ending", [None, "Suspended"])
+def test_a_job_that_only_its_ledger_tells_of_began(ending: str | None) -> None:
+    """It may have a result, so it does not end before its log was read, or it is lost."""
+    before = allocation(SUBMITTING, ending=ending)
+    after = after_observation(before, unseen(0, job_id="17"), LOST_AFTER)
+    assert (after.state, after.job_id) == (RUNNING, "17")
+    assert after_observation(after, unseen(300, job_id="17"), LOST_AFTER).reason == (ending or "JobLost")
 
 
 def test_the_first_reason_for_an_end_stays() -> None:

@@ -79,7 +79,7 @@ observations: st.SearchStrategy[Observed] = st.builds(
         st.builds(queued, waits, job_id=jobs, waited_for=spans),
         st.builds(running, job_id=jobs, started=times | st.none(), node=nodes, quiet_for=spans),
         st.builds(ended, st.none(), ends, job_id=jobs, started=times | st.none(), log_complete=st.booleans()),
-        st.builds(unseen, st.integers(0, 900)),
+        st.builds(unseen, st.integers(0, 900), job_id=jobs, fenced=st.booleans()),
     ),
     logs,
 )
@@ -119,7 +119,7 @@ def truth(one: Allocation) -> tuple[str, Any]:
     job = one.job_id or str(17 + one.id)
     if one.ending is not None:
         over = ended(None, "Cancelled", job_id=job, started=None)
-        return ("gone", True) if one.state is AllocationState.SUBMITTING else ("observed", over)
+        return "observed", unseen(0, fenced=True) if one.state is AllocationState.SUBMITTING else over
     if one.state is AllocationState.SUBMITTING:
         return "outcomes", Accepted(job, at(1))
     log = JobLog().job(int(job))
@@ -131,11 +131,11 @@ def truth(one: Allocation) -> tuple[str, Any]:
 
 
 def all_is_well(status: Status) -> Mapping[str, Any]:
-    told: dict[str, dict[int, Any]] = {"observed": {}, "outcomes": {}, "gone": {}}
+    told: dict[str, dict[int, Any]] = {"observed": {}, "outcomes": {}}
     for one in live(status):
         field, what = truth(one)
         told[field][one.id] = what
-    return {**told, "gone": frozenset(told["gone"])}
+    return told
 
 
 def trouble(which: int, reason: str, done: int, then: str) -> Step:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from unit.builders import REPLAY, at
+from unit.builders import REPLAY, at, unseen
 from unit.lifecycle.lives import edited, saw, woken
 from unit.lifecycle.rows import DONE, HELD, Row, Spec, accepted, log, over, play, play_twice, works
 
+FENCED = unseen(0, fenced=True)
 LIVES: dict[str, tuple[Spec, list[Row]]] = {
     "suspended at work and resumed: what is done stays, the rest is run again in another job": (
         {"runs": 2, "runsPerAllocation": 2},
@@ -59,7 +60,7 @@ LIVES: dict[str, tuple[Spec, list[Row]]] = {
             Row(woken(), "Suspended", "Suspended", tells=["Suspended"]),
             Row(edited(suspend=False), "Pending", None, submits=[0], tells=["Resumed"], after=100),
             Row(edited(suspend=True), "Pending", "Suspended", cancels=[0], tells=["Suspended"]),
-            Row(woken(gone={0}), "Suspended", "Suspended", shows={"suspended_seconds": 100}),
+            Row(saw({0: FENCED}, gone={0}), "Suspended", "Suspended", shows={"suspended_seconds": 100}),
             Row(
                 edited(suspend=False),
                 "Pending",
@@ -76,7 +77,8 @@ LIVES: dict[str, tuple[Spec, list[Row]]] = {
         [
             Row(woken(), "Pending", None, submits=[0]),
             Row(edited(suspend=True), "Pending", "Suspended", cancels=[0], tells=["Suspended"]),
-            Row(woken(gone={0}), "Suspended", "Suspended", "-Submitted"),
+            Row(woken(gone={0}), "Pending", "Suspended"),
+            Row(saw({0: FENCED}, gone={0}), "Suspended", "Suspended", "-Submitted"),
             Row(edited(suspend=False), "Pending", None, submits=[1], tells=["Resumed"]),
         ],
     ),

@@ -79,9 +79,18 @@ WITNESSES: Mapping[str, tuple[Poll, Said]] = {
         poll(queued(17, "FAILED") + queued(18, "COMPLETED", submitted=101), owner="17"),
         (JobState.ENDED, "17", "JobFailed"),
     ),
-    "nothing of the owner": (poll(queued(18, submitted=101), "", owner="17"), UNSEEN),
+    "nothing of the owner": (poll(queued(18, submitted=101), "", owner="17"), (JobState.UNSEEN, "17", None)),
     "cancelled on its way": (poll(queued(17), owner="cancelled"), (JobState.QUEUED, "17", None)),
 }
+
+
+@pytest.mark.parametrize(
+    ("owner", "job", "fenced"), [(None, None, False), ("17", "17", False), ("cancelled", None, True)]
+)
+def test_what_the_ledger_alone_tells(owner: str | None, job: str | None, fenced: bool) -> None:
+    for answer in (poll("", "", owner=owner), poll("", "refused", sacct_code=1, owner=owner)):
+        seen = see(answer)
+        assert (seen.state, seen.job_id, seen.fenced) == (JobState.UNSEEN, job, fenced)
 
 
 @pytest.mark.parametrize("case", WITNESSES)

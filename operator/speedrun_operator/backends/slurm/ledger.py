@@ -22,6 +22,7 @@ from speedrun_operator.progress.allocation import AllocationProgress
 
 ACCOUNTING_SECONDS = 120.0  # how far behind a job's end sacct may be
 SIGNALLED = 128  # exit codes above it are those of signals
+FENCE = "cancelled"  # the owner of an allocation that was cancelled before any job took it
 SETTLE_SECONDS = 5.0  # a log may still grow on its way through a shared file system after the job's end
 _LONG_AGO = datetime.min.replace(tzinfo=UTC)
 
@@ -76,9 +77,9 @@ def absorb(memory: Memory, poll: Poll, name: str, monotonic: float) -> tuple[Mem
         since = memory.unseen_since if memory.unseen_since is not None else monotonic
         unseen_for = timedelta(seconds=monotonic - since)
         memory = replace(memory, unseen_since=since, ended_since=None)
-        return memory, Observed(JobState.UNSEEN, poll.now, log=_log(memory), unseen_for=unseen_for)
+        return memory, replace(_unseen(owner, poll.now), log=_log(memory), unseen_for=unseen_for)
     else:
-        return replace(memory.unanswered(), ended_since=None), Observed(JobState.UNSEEN, poll.now, log=_log(memory))
+        return replace(memory.unanswered(), ended_since=None), replace(_unseen(owner, poll.now), log=_log(memory))
     seen = replace(seen, log=_log(memory))
     if seen.state is not JobState.ENDED:
         return _alive(replace(memory, unseen_since=None, ended_since=None), seen, grew, monotonic)
@@ -132,6 +133,12 @@ def _choose(rows: Sequence[Row], owner: str | None) -> Row | None:
         key=lambda row: (row.state is not JobState.ENDED, row.submitted or _LONG_AGO, int(row.job_id)),
         default=None,
     )
+
+
+def _unseen(owner: str | None, now: datetime) -> Observed:
+    """No job is known; the ledger may still tell whether one ever began."""
+    began = owner if owner is not None and number(owner) is not None else None
+    return Observed(JobState.UNSEEN, now, job_id=began, fenced=owner == FENCE)
 
 
 def _of_row(row: Row, now: datetime) -> Observed:
