@@ -1,0 +1,210 @@
+"""The API server as far as Speedruns go: versions, conflicts, finalizers, chunks, and every way not to answer."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import json
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from speedrun_operator.api.names import API_VERSION, FINISHED_LABEL, KIND
+from speedrun_operator.api.status import rfc3339
+from speedrun_operator.kube.client import Conflict, Json, Kube, NotFound, Refused, Unavailable
+from unit.model.virtual import now
+
+NAMESPACE = "lab"
+FATES = ("conflict", "refused", "busy", "broken", "away", "lost", "slow", "stale")
+
+
+def patched(target: Json, patch: Json) -> Json:
+    """RFC 7386."""
+    merged = dict(target)
+    for key, value in patch.items():
+        if value is None:
+            merged.pop(key, None)
+        elif isinstance(value, dict):
+            old = merged.get(key)
+            merged[key] = patched(old if isinstance(old, dict) else {}, value)
+        else:
+            merged[key] = value
+    return merged
+
+
+@dataclass
+class ApiServer:
+    """Objects by name. `watchers` hear of each change. `fates`: what becomes of the next requests. `away`: of all."""
+
+    objects: dict[str, Json] = field(default_factory=dict)
+    before: dict[str, Json] = field(default_factory=dict)
+    watchers: list[Callable[[str, Json], None]] = field(default_factory=list)
+    fates: list[str] = field(default_factory=list)
+    away: bool = False
+    version: int = 100
+    on_status: Callable[[Json], None] = lambda raw: None
+    deleted: set[str] = field(default_factory=set)
+
+    # --- what people do -------------------------------------------------------------------------------------------
+
+    def create(self, name: str, spec: Json) -> None:
+        if name in self.objects:
+            return
+        uid = str(uuid.uuid5(uuid.NAMESPACE_DNS, f"{name}{self.version}"))
+        metadata = {
+            "namespace": NAMESPACE,
+            "name": name,
+            "uid": uid,
+            "generation": 1,
+            "creationTimestamp": rfc3339(now()),
+        }
+        self._store({"apiVersion": API_VERSION, "kind": KIND, "metadata": metadata, "spec": spec}, "ADDED")
+
+    def edit(self, name: str, spec: Json) -> None:
+        """What the API server lets anybody change: not the spec of what is finished."""
+        if (raw := self.objects.get(name)) is None:
+            return
+        metadata = {**raw["metadata"], "generation": raw["metadata"]["generation"] + 1}
+        self._store({**raw, "spec": patched(raw["spec"], spec), "metadata": metadata})
+
+    def meddle(self, name: str, metadata: Json) -> None:
+        if (raw := self.objects.get(name)) is not None:
+            self._store(patched(raw, {"metadata": metadata}))
+
+    def delete(self, name: str) -> None:
+        if (raw := self.objects.get(name)) is None or raw["metadata"].get("deletionTimestamp"):
+            return
+        self.deleted.add(raw["metadata"]["uid"])
+        if raw["metadata"].get("finalizers"):
+            self.meddle(name, {"deletionTimestamp": rfc3339(now())})
+        else:
+            self._drop(raw)
+
+    # --- what is kept ---------------------------------------------------------------------------------------------
+
+    def _store(self, raw: Json, how: str = "MODIFIED") -> Json:
+        name = raw["metadata"]["name"]
+        old = self.objects.get(name)
+        if old is not None and old == raw:
+            return raw
+        self.version += 1
+        raw = copy.deepcopy(raw)
+        raw["metadata"]["resourceVersion"] = str(self.version)
+        if raw["metadata"].get("deletionTimestamp") and not raw["metadata"].get("finalizers"):
+            self._drop(raw)
+            return raw
+        if old is not None:
+            self.before[name] = old
+        self.objects[name] = raw
+        self._tell(how, raw)
+        return raw
+
+    def _drop(self, raw: Json) -> None:
+        self.objects.pop(raw["metadata"]["name"], None)
+        self.before.pop(raw["metadata"]["name"], None)
+        self._tell("DELETED", raw)
+
+    def _tell(self, how: str, raw: Json) -> None:
+        for watcher in self.watchers:
+            watcher(how, copy.deepcopy(raw))
+
+    # --- requests -------------------------------------------------------------------------------------------------
+
+    def get(self, name: str) -> Json:
+        if name not in self.objects:
+            raise NotFound(404, f"{name} not found")
+        return self.objects[name]
+
+    def patch(self, name: str, body: Json, *, status: bool) -> Json:
+        raw = self.get(name)
+        version = body.get("metadata", {}).get("resourceVersion")
+        if version is not None and version != raw["metadata"]["resourceVersion"]:
+            raise Conflict(409, "the object has been modified")
+        if not status:
+            return self._store(patched(raw, {"metadata": body["metadata"]}))
+        json.dumps(body, allow_nan=False)
+        new = patched(raw, {"status": body["status"]})
+        self.on_status(new)
+        return self._store(new)
+
+    def list(self, labels: str, limit: int, token: str) -> Json:
+        names = sorted(name for name, raw in self.objects.items() if _selected(raw, labels) and name > token)
+        items = [self.objects[name] for name in names[:limit]]
+        more = {"continue": names[limit - 1]} if len(names) > limit else {}
+        return {"items": items, "metadata": more}
+
+
+def _selected(raw: Json, labels: str) -> bool:
+    finished = (raw["metadata"].get("labels") or {}).get(FINISHED_LABEL) == "true"
+    return finished == (labels == f"{FINISHED_LABEL}=true") if labels else True
+
+
+def watched(raw: Json) -> bool:
+    return _selected(raw, f"{FINISHED_LABEL}!=true")
+
+
+class ModelKube(Kube):
+    """One client of it."""
+
+    def __init__(self, server: ApiServer) -> None:
+        self._server = server
+        self.dead = False
+
+    async def close(self) -> None:
+        self.dead = True
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: Any = None,
+        query: Sequence[tuple[str, str]] = (),
+        content_type: str = "application/json",
+    ) -> Json:
+        await asyncio.sleep(0.01)
+        if self.dead:
+            raise asyncio.CancelledError
+        server = self._server
+        fate = "away" if server.away else server.fates.pop(0) if server.fates else "works"
+        match fate:
+            case "away":
+                await asyncio.sleep(0.5)
+                raise Unavailable(0, "the API server does not answer")
+            case "busy":
+                raise Unavailable(429, "too many requests", 1.0)
+            case "broken":
+                raise Unavailable(503, "etcdserver: leader changed")
+            case "refused" if method != "GET":
+                raise Refused(422, "a webhook denied it")
+            case "conflict" if method in ("PATCH", "DELETE"):
+                raise Conflict(409, "the object has been modified")
+            case "slow":
+                await asyncio.sleep(15)
+        answer = copy.deepcopy(self._do(method, path, body, dict(query), stale=fate == "stale"))
+        if fate == "lost":
+            raise Unavailable(0, "the connection was reset")
+        return answer
+
+    def _do(self, method: str, path: str, body: Any, query: dict[str, str], *, stale: bool) -> Json:
+        server = self._server
+        if path.startswith("/api/v1/namespaces/"):
+            return {}
+        parts = path.split("/")
+        if parts[-1] == "speedruns":
+            return server.list(query.get("labelSelector", ""), int(query["limit"]), query.get("continue", ""))
+        name = parts[-2] if parts[-1] == "status" else parts[-1]
+        match method:
+            case "GET":
+                server.get(name)
+                return server.before.get(name, server.objects[name]) if stale else server.objects[name]
+            case "PATCH":
+                return server.patch(name, body, status=parts[-1] == "status")
+            case "DELETE":
+                metadata = server.get(name)["metadata"]
+                if any(metadata[key] != value for key, value in body["preconditions"].items()):
+                    raise Conflict(409, "the preconditions do not hold")
+                server.delete(name)
+                return {}
+        raise NotImplementedError(f"{method} {path}")

@@ -1,0 +1,246 @@
+"""The remote commands' effects on ledgers and through Slurm's programs, as `backends.slurm.remote` writes them in bash.
+
+A command is read from its own text, and does its work in the same order. Between two effects it awaits `pause`, where
+the connection may be cut. `test_model_shell` holds it to the real text in a real bash.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import shlex
+from collections.abc import Awaitable, Callable
+
+from speedrun_operator.backends.slurm import refusals
+from unit.model.disk import CANCELLED, Disk, Ledger
+from unit.model.job import Job
+from unit.model.slurm import ACCOUNTING_OFF, Slurm
+from unit.model.virtual import epoch, seconds, stamp
+
+CLAIM_SECONDS = 300
+SLURM_DOWN = "slurm_load_jobs error: Unable to contact slurm controller (connect failure)\n"
+Pause = Callable[[], Awaitable[None]]
+
+
+class Answered(Exception):
+    """`exit 0` after the answer."""
+
+
+class Output:
+    """What a command has printed so far."""
+
+    def __init__(self, nonce: str) -> None:
+        self.stdout = b""
+        self.stderr = b""
+        self._nonce = nonce
+
+    def say(self, *words: object) -> None:
+        self.stdout += f"\n@{self._nonce} {' '.join(map(str, words))}\n".encode()
+
+    def answer(self, *words: object) -> None:
+        self.say(*words)
+        raise Answered
+
+    def print(self, text: str | bytes) -> None:
+        self.stdout += text if isinstance(text, bytes) else text.encode()
+
+
+def field(command: str, name: str) -> str:
+    found = re.search(rf"^{name}=(.*)$", command, re.MULTILINE)
+    assert found, f"no {name} in the command"
+    return shlex.split(found[1])[0]
+
+
+class Shell:
+    def __init__(self, disk: Disk, slurm: Slurm) -> None:
+        self.disk = disk
+        self.slurm = slurm
+
+    async def run(self, command: str, stdin: bytes, pause: Pause, output: Output) -> None:
+        """Run a command to its end; what it prints is in `output` as it is printed. Raises what `pause` does."""
+        try:
+            if "script_bytes=" in command:
+                await self._submit(command, stdin, pause, output)
+            elif "declare -A wanted=()" in command:
+                await self._cancel(command, stdin, pause, output)
+            elif "mapfile -t asked" in command:
+                await self._poll(command, stdin, pause, output)
+            elif "ask scancel" in command:
+                await self._cancel_jobs(command, pause)
+            elif "ask squeue -h --me -o '%i|%j|%k'" in command:
+                await self._jobs(command, pause, output)
+            else:
+                raise NotImplementedError(command)
+        except Answered:
+            pass
+
+    # --- submit ---------------------------------------------------------------------------------------------------
+
+    async def _submit(self, command: str, stdin: bytes, pause: Pause, output: Output) -> None:
+        name = field(command, "name")
+        path = field(command, "dir").removeprefix("$root/")
+        sizes = int(field(command, "script_bytes")), int(field(command, "package_bytes"))
+        arguments = shlex.split(re.search(r"^set -- (.*)$", command, re.MULTILINE)[1])  # type: ignore[index]
+        await pause()
+        if self.disk.full:
+            output.answer("storage")
+        ledger = self.disk[path]
+        ledger.exists = True
+        self._look_up(ledger, name, output)
+        await pause()
+        claim = self._claim(ledger, name, output)
+        await pause()
+        if len(stdin) < sum(sizes) or self.disk.full:
+            del ledger.claims[claim]
+            output.answer("storage")
+        ledger.script = stdin[: sizes[0]]
+        await pause()
+        code, said, error = await self.slurm.sbatch(arguments, path, ledger.script)
+        await pause()
+        output.stderr += error.encode()
+        if code == 0:
+            at = epoch()
+            if not self.disk.full:
+                ledger.jobid = f"{said.strip()} {at}"
+            output.answer("accepted", said.strip(), at)
+        if not any(text in error for text in refusals.UNKNOWN):
+            for texts, word in ((refusals.REJECTED, "rejected"), (refusals.BUSY, "busy")):
+                if any(text in error for text in texts):
+                    ledger.script = None
+                    del ledger.claims[claim]
+                    ledger.exists = bool(ledger.claims or ledger.owner or ledger.jobid)
+                    output.answer(word)
+        output.answer("unknown", code)
+
+    def _look_up(self, ledger: Ledger, name: str, output: Output) -> None:
+        if ledger.jobid:
+            output.answer("accepted", *ledger.jobid.split())
+        if ledger.owner == CANCELLED:
+            output.answer("cancelled")
+        if ledger.owner:
+            output.answer("accepted", ledger.owner)
+        rows = self.slurm.squeue()
+        if rows is None:
+            output.stderr += SLURM_DOWN.encode()
+            output.answer("unasked")
+        self._adopt(ledger, [each for each in rows or () if each.name == name], output)
+
+    def _adopt(self, ledger: Ledger, found: list[Job], output: Output) -> None:
+        if found:
+            if not self.disk.full:
+                ledger.jobid = f"{found[0].id} {found[0].submitted}"
+            output.answer("accepted", found[0].id, found[0].submitted)
+
+    def _claim(self, ledger: Ledger, name: str, output: Output) -> int:
+        last = max(ledger.claims, default=0)
+        if last:
+            age = math.floor(seconds()) - math.floor(ledger.claims[last])
+            if age < CLAIM_SECONDS:
+                output.answer("claimed", age)
+            code, rows, error = self.slurm.sacct([name])
+            if code == 0:
+                self._adopt(ledger, [job for job, _ in rows], output)
+            elif ACCOUNTING_OFF not in error:
+                output.stderr += error.encode()
+                output.answer("unaccounted")
+        ledger.claims[last + 1] = seconds()
+        return last + 1
+
+    # --- poll -----------------------------------------------------------------------------------------------------
+
+    async def _poll(self, command: str, stdin: bytes, pause: Pause, output: Output) -> None:
+        prefix = re.search(r"^  case \$job in (\S+)\*\)", command, re.MULTILINE)[1]  # type: ignore[index]
+        most = int(re.search(r"\|\| count=(\d+)$", command, re.MULTILINE)[1])  # type: ignore[index]
+        budget = int(field(command, "budget"))
+        asked = [line.split("\t") for line in stdin.decode().splitlines()]
+        await pause()
+        output.say("now", epoch())
+        rows = self.slurm.squeue()
+        output.say("squeue", 0 if rows is not None else 1)
+        if rows is None:
+            output.stderr += SLURM_DOWN.encode()
+        output.print("".join(squeue_line(each) for each in rows or () if each.name.startswith(prefix)))
+        await pause()
+        absent = []
+        for name, path, _, _ in asked:
+            ledger = self.disk[path]
+            if ledger.owner:
+                output.say("owner", name, ledger.owner)
+            if ledger.exit:
+                output.say("exit", name, ledger.exit)
+            found = {str(each.id) for each in rows or () if each.name == name}
+            if rows is not None and (ledger.owner not in found if ledger.owner.isdecimal() else not found):
+                absent.append(name)
+        sizes = {path: len(log) for _, path, _, _ in asked if (log := self.disk[path].log) is not None}
+        await pause()
+        if absent:
+            code, accounted, error = self.slurm.sacct(absent)
+            output.say("sacct", code)
+            output.print(error + "\n" if error else "".join(sacct_line(job, word) for job, word in accounted))
+            await pause()
+        for name, path, offset, _ in asked:
+            if path not in sizes:
+                continue
+            if sizes[path] < int(offset):
+                output.say("log", name, sizes[path], 0, "shrunk")
+                continue
+            count = min(sizes[path] - int(offset), most, budget)
+            budget -= count
+            output.say("log", name, sizes[path], offset)
+            output.print((self.disk[path].log or b"")[int(offset) : int(offset) + count])
+        output.say("done")
+
+    # --- cancel, jobs ---------------------------------------------------------------------------------------------
+
+    async def _cancel(self, command: str, stdin: bytes, pause: Pause, output: Output) -> None:
+        prefix = re.search(r"^  case \$job in (\S+)\*\)", command, re.MULTILINE)[1]  # type: ignore[index]
+        wanted = set()
+        for line in stdin.decode().splitlines():
+            name, path = line.split("\t")
+            wanted.add(name)
+            await pause()
+            ledger = self.disk[path]
+            if not ledger.owner and not self.disk.full:
+                ledger.exists = True
+                ledger.own(CANCELLED)
+            if not ledger.owner:
+                output.say("open", name)
+        rows = self.slurm.squeue()
+        if rows is None:
+            output.stderr += SLURM_DOWN.encode()
+            output.answer("squeue", 1)
+        await pause()
+        ids = [each.id for each in rows or () if each.name.startswith(prefix) and each.name in wanted]
+        self.slurm.scancel(ids)
+        await pause()
+        rows = self.slurm.squeue()
+        output.say("squeue", 0 if rows is not None else 1)
+        output.print("".join(squeue_line(each) for each in rows or () if each.name.startswith(prefix)))
+        output.say("done")
+
+    async def _cancel_jobs(self, command: str, pause: Pause) -> None:
+        for name, number in re.findall(r"^ask scancel --name=(\S+) (\d+)$", command, re.MULTILINE):
+            await pause()
+            self.slurm.scancel([int(number)], name)
+
+    async def _jobs(self, command: str, pause: Pause, output: Output) -> None:
+        prefix = re.search(r"^grep -F '\|(\S+)'", command, re.MULTILINE)[1]  # type: ignore[index]
+        await pause()
+        rows = self.slurm.squeue()
+        output.say("squeue", 0 if rows is not None else 1)
+        live = [each for each in rows or () if not each.over and each.name.startswith(prefix)]
+        output.print("".join(f"{each.id}|{each.name}|{each.comment}\n" for each in live))
+        output.say("done")
+
+
+def squeue_line(job: Job) -> str:
+    end = stamp(job.ended) if job.ended is not None else "N/A"
+    return f"{job.id}|{job.word}|{job.submitted}|{job.started or 'N/A'}|{end}|{job.node}|{job.name}|{job.reason}\n"
+
+
+def sacct_line(job: Job, word: str) -> str:
+    ended = word not in ("PENDING", "RUNNING") and job.ended is not None
+    end = stamp(job.ended or 0) if ended else "Unknown"
+    return (
+        f"{job.id}|{word}|{job.submitted}|{job.started or 'Unknown'}|{end}|{job.node or 'None assigned'}|{job.name}\n"
+    )
