@@ -35,6 +35,7 @@ logger = logging.getLogger(__name__)
 MOST_ROUNDS = 8
 AT_ONCE = 16
 RETRY_FIRST, RETRY_LONGEST = 2.0, 60.0
+LOCK_SECONDS = 2.0
 MOST_SLEEP = 3600.0
 
 
@@ -141,7 +142,7 @@ class Engine:
         entry = self._entries.get(uid)
         if entry is not None:
             entry.quiet_polls += 1
-            if snapshot.error is not None and entry.lock.locked():
+            if entry.lock.locked() and (snapshot.error is not None or not await _free(entry.lock)):
                 return  # whoever works on it asks the backend, too, and later than this poll did
         if observed or snapshot.error:
             await self._reconcile(uid, observed=observed, unanswered=snapshot.error)
@@ -176,7 +177,7 @@ class Engine:
         if entry is None:
             return
         try:
-            async with self._slots, entry.lock:
+            async with entry.lock, self._slots:
                 settled = await self._settle(entry, observed or {}, unanswered)
         except NotFound:
             self.gone(uid)
@@ -274,6 +275,17 @@ class Engine:
         newest = status.allocations[-1]
         ref = AllocationRef(resource.identity, newest.id, newest.claimed, DEFAULT_FORMAT)
         return status.model_copy(update={"log_path": self._backend.log_path(ref)})
+
+
+async def _free(lock: asyncio.Lock) -> bool:
+    """Whether it gets free in a moment. A submission may hold it for minutes, and the others wait for this poll."""
+    try:
+        async with asyncio.timeout(LOCK_SECONDS):
+            await lock.acquire()
+    except TimeoutError:
+        return False
+    lock.release()
+    return True
 
 
 def _unsettled(status: Status) -> bool:
