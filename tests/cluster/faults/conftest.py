@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -19,13 +18,6 @@ from testbed.part import Place
 from testbed.slurm import Slurm
 
 MakeOperator = Callable[..., Operator]
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Long forms, all of them for now: what they break takes its time to heal, the more so on a busy machine."""
-    for item in items:
-        if item.path.is_relative_to(Path(__file__).parent):
-            item.add_marker(pytest.mark.full)
 
 
 @pytest.fixture
