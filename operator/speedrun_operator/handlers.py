@@ -12,16 +12,15 @@ import contextlib
 import logging
 import random
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 import kopf
 
 from speedrun_operator.api.names import FINALIZER, FINISHED_LABEL, GROUP, PLURAL, VERSION, Identity
-from speedrun_operator.api.resource import Resource
+from speedrun_operator.api.resource import says_finished
 from speedrun_operator.kube.access import AccessError, credentials
-from speedrun_operator.lifecycle.decide import is_finished
 from speedrun_operator.reconcile import Engine
 
 logger = logging.getLogger(__name__)
@@ -36,6 +35,10 @@ class NothingHandled(kopf.DiffBaseStorage):
 
     def store(self, *, body: kopf.Body, patch: kopf.Patch, essence: kopf.BodyEssence) -> None:
         return None
+
+    def build(self, *, body: kopf.Body, extra_fields: Iterable[Any] | None = None) -> kopf.BodyEssence:
+        """Nothing is compared, so nothing is copied: Kopf would copy the whole object at each event."""
+        return kopf.BodyEssence({})
 
 
 def kopf_settings() -> kopf.OperatorSettings:
@@ -60,19 +63,15 @@ def register(registry: kopf.OperatorRegistry, link: EngineLink, access: Access) 
     """Everything that Kopf calls."""
 
     def live(body: kopf.Body, **_: Any) -> bool:
-        return not is_finished(Resource.parse(body).status)
+        return not says_finished(body)
 
     @kopf.on.login(registry=registry, id="login")
     async def login(**_: Any) -> kopf.ConnectionInfo:
         return await access.connection()
 
     @kopf.on.event(GROUP, VERSION, PLURAL, registry=registry, id="wake")
-    async def wake(body: kopf.Body, type: str | None, **_: Any) -> None:
-        resource = Resource.parse(body)
-        if type == "DELETED":
-            link.gone(resource.identity.uid)
-        else:
-            link.deliver(resource)
+    async def wake(event: kopf.RawEvent, **_: Any) -> None:
+        link.pass_on(event["type"], event["object"])
 
     @kopf.on.delete(GROUP, VERSION, PLURAL, registry=registry, id="release", when=live)
     async def release(namespace: str | None, name: str, uid: str, **_: Any) -> None:
@@ -95,17 +94,34 @@ class Access:
 
 
 class EngineLink:
-    """The way from Kopf's thread to the engine's loop: wake-ups and immutable snapshots, nothing else."""
+    """The way from Kopf's thread to the engine's loop: wake-ups and objects that nobody changes, nothing else.
+
+    Objects are passed on together, of each the newest: a wake-up of another thread's loop costs more than an event.
+    """
 
     def __init__(self, engine: Engine, loop: asyncio.AbstractEventLoop) -> None:
         self._engine = engine
         self._loop = loop
+        self._lock = threading.Lock()
+        self._news: dict[str, Mapping[str, Any] | None] = {}
 
-    def deliver(self, resource: Resource) -> None:
-        self._loop.call_soon_threadsafe(self._engine.deliver, resource)
+    def pass_on(self, type_: str | None, raw: Mapping[str, Any]) -> None:
+        """An event of the watch."""
+        uid = str(raw["metadata"]["uid"])
+        with self._lock:
+            first = not self._news
+            self._news[uid] = None if type_ == "DELETED" else raw
+        if first:
+            self._loop.call_soon_threadsafe(self._deliver)
 
-    def gone(self, uid: str) -> None:
-        self._loop.call_soon_threadsafe(self._engine.gone, uid)
+    def _deliver(self) -> None:
+        with self._lock:
+            news, self._news = self._news, {}
+        for uid, raw in news.items():
+            if raw is None:
+                self._engine.gone(uid)
+            else:
+                self._engine.watched(raw)
 
     async def release(self, identity: Identity) -> None:
         future = asyncio.run_coroutine_threadsafe(self._engine.release(identity), self._loop)

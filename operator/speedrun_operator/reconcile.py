@@ -12,7 +12,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
 
 from speedrun_operator.api.names import Identity
 from speedrun_operator.api.phases import AllocationState
@@ -34,6 +36,7 @@ logger = logging.getLogger(__name__)
 
 MOST_ROUNDS = 8
 AT_ONCE = 16
+POLL_LEAST = 1.0
 RETRY_FIRST, RETRY_LONGEST = 2.0, 60.0
 LOCK_SECONDS = 2.0
 MOST_SLEEP = 3600.0
@@ -77,6 +80,13 @@ class Engine:
             entry.resource = resource
         self._wake(uid)
 
+    def watched(self, raw: Mapping[str, Any]) -> None:
+        """The watch shows a version of an object. What we know already, most often our own write, wakes nobody."""
+        metadata = raw["metadata"]
+        entry = self._entries.get(metadata["uid"])
+        if entry is None or entry.resource.resource_version != metadata.get("resourceVersion"):
+            self.deliver(Resource.parse(raw))
+
     def gone(self, uid: str) -> None:
         """The object is no longer watched: deleted, or finished and labelled so."""
         entry = self._entries.pop(uid, None)
@@ -100,9 +110,9 @@ class Engine:
         side = [asyncio.create_task(self._beat()), asyncio.create_task(self.expiry.run())]
         try:
             while True:
-                behind = await self._poll()
-                pause = 1.0 if behind else self._setup.poll_seconds * random.uniform(0.9, 1.1)
-                await asyncio.sleep(pause)
+                snapshot = await self._poll()
+                pause = POLL_LEAST if snapshot.behind else self._setup.poll_seconds * random.uniform(0.9, 1.1)
+                await asyncio.sleep(max(pause, snapshot.rest))
         finally:
             for task in (*side, *self._tasks):
                 task.cancel()
@@ -112,17 +122,17 @@ class Engine:
             self.ticked = self._clock.monotonic()
             await asyncio.sleep(1)
 
-    async def _poll(self) -> bool:
-        """One poll of everything live; True when there is more to read than one poll may."""
+    async def _poll(self) -> Snapshot:
+        """One poll of everything live."""
         if self._backend is None:
-            return False
+            return Snapshot()
         by_uid = {
             uid: refs
             for uid, entry in self._entries.items()
             if not entry.resource.deleting and (refs := self._setup.refs(entry.resource))
         }
         if not by_uid:
-            return False
+            return Snapshot()
         try:
             snapshot = await self._backend.observe([ref for refs in by_uid.values() for ref in refs])
         except Exception:
@@ -130,7 +140,7 @@ class Engine:
             snapshot = Snapshot(error=Unknown("OperatorError", "the poll failed in the operator; its log says why"))
         self.polls += 1
         await asyncio.gather(*(self._after_poll(uid, refs, snapshot) for uid, refs in by_uid.items()))
-        return snapshot.behind
+        return snapshot
 
     async def _after_poll(self, uid: str, refs: list[AllocationRef], snapshot: Snapshot) -> None:
         assert self._backend is not None
@@ -177,7 +187,7 @@ class Engine:
         if entry is None:
             return
         try:
-            async with entry.lock, self._slots:
+            async with entry.lock, self._slots:  # who holds a slot never waits for a lock
                 settled = await self._settle(entry, observed or {}, unanswered)
         except NotFound:
             self.gone(uid)
@@ -262,12 +272,22 @@ class Engine:
             if submit:
                 if self._jobs is None or not isinstance(plan_, RunPlan) or not entry.resource.protected:
                     return False
-                outcomes = await self._jobs.submit(entry.resource, submit, plan_)
+                async with self._elsewhere():
+                    outcomes = await self._jobs.submit(entry.resource, submit, plan_)
                 entry.waits = any(isinstance(outcome, Busy | Unknown) for outcome in outcomes.values())
             elif not decision.cancel:
                 return not _unsettled(decision.status)
             observed, unanswered = {}, None
         return False
+
+    @asynccontextmanager
+    async def _elsewhere(self) -> AsyncIterator[None]:
+        """While one waits for the backend, another may have its slot."""
+        self._slots.release()
+        try:
+            yield
+        finally:
+            await self._slots.acquire()
 
     def _with_log_path(self, resource: Resource, status: Status) -> Status:
         if not status.allocations or self._backend is None:

@@ -18,8 +18,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from speedrun_operator.api.names import FINALIZER, FINISHED_LABEL, GROUP
-from speedrun_operator.api.phases import ConditionType
-from speedrun_operator.api.resource import Resource
+from speedrun_operator.api.resource import Resource, says_finished
 from speedrun_operator.api.status import rfc3339
 from speedrun_operator.backends.base import Backend, MarkedJob
 from speedrun_operator.clock import SYSTEM, Clock
@@ -116,9 +115,7 @@ class Resync:
 
 def _hidden_by_mistake(raw: dict[str, Any]) -> bool:
     """Whether an object with the label of finished ones still needs somebody. Unparsed: there may be very many."""
-    conditions = (raw.get("status") or {}).get("conditions") or []
-    finished = any(each["type"] == ConditionType.FINISHED and each["status"] == "True" for each in conditions)
-    return not finished or FINALIZER in (raw["metadata"].get("finalizers") or [])
+    return not says_finished(raw) or FINALIZER in (raw["metadata"].get("finalizers") or [])
 
 
 async def _patch(kube: Kube, raw: dict[str, Any], metadata: dict[str, Any]) -> None:

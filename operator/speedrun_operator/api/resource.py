@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from speedrun_operator.api.names import FINALIZER, FINISHED_LABEL, Identity
+from speedrun_operator.api.phases import ConditionType
 from speedrun_operator.api.spec import Spec
 from speedrun_operator.api.status import Status
 
@@ -58,6 +59,12 @@ class Resource:
             spec_error=error,
             status=status,
         )
+
+
+def says_finished(raw: Mapping[str, Any]) -> bool:
+    """Whether an object's status says that it is finished. Unparsed: it is asked at each event, and of many objects."""
+    conditions = (raw.get("status") or {}).get("conditions") or []
+    return any(each.get("type") == ConditionType.FINISHED and each.get("status") == "True" for each in conditions)
 
 
 def explain(invalid: ValidationError) -> str:

@@ -27,11 +27,15 @@ class AllocationRef:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The answer to one poll: either observations for every allocation asked about, or why there is no answer."""
+    """The answer to one poll: either observations for every allocation asked about, or why there is no answer.
+
+    `rest`: so many seconds the place asks to be left alone.
+    """
 
     observed: Mapping[str, Observed] = field(default_factory=dict)
     error: Unknown | None = None
     behind: bool = False  # logs hold more than one poll may read
+    rest: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,11 +13,15 @@ import json
 import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
+from urllib.parse import urlencode
+from urllib.request import getproxies
 
 import aiohttp
-from kubernetes.aio.client import ApiClient, Configuration
+from kubernetes.aio.client import Configuration
+from kubernetes.aio.client.rest import RESTClientObject
 from kubernetes.aio.config import ConfigException
 
+from speedrun_operator import __version__
 from speedrun_operator.api.names import CRD_INSTALL, GROUP, PLURAL, VERSION
 from speedrun_operator.kube.access import AccessError
 
@@ -25,6 +29,7 @@ logger = logging.getLogger(__name__)
 
 TIMEOUT_SECONDS = 30
 TOLD_LIMIT = 100
+USER_AGENT = f"speedrun-operator/{__version__}"
 MERGE_PATCH = "application/merge-patch+json"
 Json = dict[str, Any]
 
@@ -58,14 +63,17 @@ class Kube:
     """One API server. For one event loop. Raises AccessError where the certificates or the key cannot be used."""
 
     def __init__(self, configuration: Configuration) -> None:
+        # aiohttp looks for a netrc in a thread of its own at each request as soon as it is to look for proxies.
+        configuration.client_session_kwargs = {"trust_env": bool(getproxies())}
+        self._configuration = configuration
+        self._told: set[str] = set()
         try:
-            self._api = ApiClient(configuration)
-            self._told: set[str] = set()
+            self._rest = RESTClientObject(configuration)
         except (OSError, ValueError) as error:  # ssl.SSLError is one
             raise AccessError(f"cannot use the certificates for {configuration.host}: {error}") from error
 
     async def close(self) -> None:
-        await self._api.close()  # type: ignore[no-untyped-call]
+        await self._rest.close()
 
     async def request(
         self,
@@ -77,13 +85,15 @@ class Kube:
         content_type: str = "application/json",
     ) -> Json:
         """One request; the reply's JSON. Raises ApiError's family, nothing else but CancelledError."""
-        headers = {"Accept": "application/json", "Content-Type": content_type}
+        headers = {"Accept": "application/json", "Content-Type": content_type, "User-Agent": USER_AGENT}
+        url = f"{self._configuration.host}{path}" + (f"?{urlencode(query)}" if query else "")
         try:
-            prepared = await self._api.param_serialize(
-                method, path, query_params=list(query), header_params=headers, body=body, auth_settings=["BearerToken"]
+            if token := await self._configuration.get_api_key_with_prefix("BearerToken", alias="authorization"):
+                headers["authorization"] = token
+            reply = await self._rest.request(  # type: ignore[no-untyped-call]
+                method, url, headers=headers, body=body, _request_timeout=TIMEOUT_SECONDS
             )
-            reply = await self._api.call_api(*prepared, _request_timeout=TIMEOUT_SECONDS)
-            data: bytes = await reply.read()  # type: ignore[no-untyped-call]
+            data: bytes = await reply.read()
         except (TimeoutError, aiohttp.ClientError, OSError, ConfigException) as error:
             raise Unavailable(0, f"the API server does not answer: {error or type(error).__name__}") from error
         self._tell(reply.headers.getall("Warning", []), f"{method} {path}")

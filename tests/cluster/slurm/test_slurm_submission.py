@@ -88,7 +88,9 @@ async def test_a_submission_that_times_out_but_was_taken_is_found(world: Private
     assert isinstance(outcome, Unknown) and outcome.reason == "SubmissionUnknown"
     assert "Socket timed out" in outcome.message
     [number] = await world.jobs(ref)
-    assert accepted(await world.backend.submit(ref, plan)) == number
+    again = await world.backend.submit(ref, plan)
+    assert isinstance(again, Busy) and again.reason == "SlurmBusy", "a controller that times out is left alone"
+    assert accepted(await world.another().submit(ref, plan)) == number
     assert await world.jobs(ref) == [number]
     await wire.close()
 
@@ -99,11 +101,11 @@ async def test_a_submission_cut_in_the_middle_of_its_files_submits_nothing(world
     await world.backend.observe([])
     world.wire.mute_after = 100_000  # past the scripts, within the package
     submitting = asyncio.create_task(world.backend.submit(ref, plan))
-    await world.eventually("half the package", lambda: "package.tar.gz" in world.left(ref))
+    await world.eventually("half the package", lambda: bool(list(world.path(world.root).glob(".incoming-*"))))
     world.wire.cut()
     outcome = await submitting
     assert isinstance(outcome, Unknown) and not outcome.reachable
-    await world.eventually("the end of what was cut", lambda: "claim-1" not in world.left(ref))
+    await world.eventually("the end of what was cut", lambda: not list(world.path(world.root).glob(".incoming-*")))
     assert await world.jobs(ref) == []
     number = accepted(await world.backend.submit(ref, plan))
     last = await until(world, ref, ended)

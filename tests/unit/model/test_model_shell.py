@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from speedrun_operator.backends.slurm import commands
-from speedrun_operator.backends.slurm.commands import Section, sections
+from speedrun_operator.backends.slurm.commands import Section, Submission, sections
 from unit.model import virtual
 from unit.model.disk import Disk, Ledger
 from unit.model.job import Fate, Job
@@ -69,7 +69,7 @@ def prepare(node: Asked, before: Before, kind: str) -> None:
         folder.mkdir()
         os.utime(folder, (time.time() - age,) * 2)
     lines = {
-        "submit": lambda job: f"{job.id} {job.submitted} {job.word} {job.reason}\n",
+        "submit": lambda job: f"{job.name} {job.id} {job.submitted} {job.word} {job.reason}\n",
         "jobs": lambda job: f"{job.id}|{job.name}|{job.comment}\n",
     }
     rows = "".join(lines.get(kind, squeue_line)(a_job(*each)) for each in before.jobs.items())
@@ -116,10 +116,11 @@ async def modelled(before: Before, command: str, stdin: bytes) -> tuple[list[Sec
 def plain(answer: list[Section]) -> list[tuple[tuple[str, ...], str]]:
     """An answer without the seconds in which it was given."""
     times = {"now": 1, "accepted": 2, "claimed": 1}
-    return [
-        (each.words[: times.get(each.words[0], 9)], each.body.decode().strip().replace("|None|", "||"))
-        for each in answer
-    ]
+    plain = []
+    for each in answer:
+        kept = 2 + times.get(each.words[2], 9) if each.words[0] == "item" else times.get(each.words[0], 9)
+        plain.append((each.words[:kept], each.body.decode().strip().replace("|None|", "||")))
+    return plain
 
 
 def agree(node: Asked, before: Before) -> tuple[Ledger, Slurm]:
@@ -174,11 +175,11 @@ def test_submitting(tmp_path: Path, case: str) -> None:
 def test_a_submission_that_was_cut_while_it_was_sent(tmp_path: Path) -> None:
     node = Asked(tmp_path)
     prepare(node, Before(), "submit")
-    node.submit(SCRIPT, ARGUMENTS)
-    command, _, _ = node.last
-    subprocess.run(["rm", "-r", str(node.home / "runs")], check=True)
-    node.run(command, SCRIPT[:9])
+    items = [Submission(NAME, PATH, SINCE, ARGUMENTS, SCRIPT.decode(), b"x" * 100)]
+    command, stdin = commands.submit(root="~/runs", nonce=NONCE, items=items)
+    node.run(command, stdin[:9])
     agree(node, Before())
+    assert node.asked("sbatch") == []
 
 
 EXIT = "job=18 exit=0 time=1782900100\n"

@@ -71,7 +71,7 @@ class ModelWatcher:
             if (task := self._work.pop(uid, None)) is not None:
                 task.cancel()
             return
-        self._engine.deliver(resource)
+        self._engine.watched(raw)
         live = not is_finished(resource.status)
         if uid in self._work and not self._work[uid].done():
             return

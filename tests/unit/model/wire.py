@@ -50,7 +50,7 @@ class ModelLogin:
         if fate in ("refused", "starting"):
             await asyncio.sleep(min(timeout, 20 if fate == "starting" else 0.1))
             raise NotRun(Reason.LOGIN_STARTING if fate == "starting" else Reason.LOGIN_UNREACHABLE, fate)
-        if fate == "cut before":
+        if fate == "cut before" or (fate == "cut while sent" and not stdin):  # half a script does not run
             await asyncio.sleep(1)
             raise OutcomeUnknown(Reason.CONNECTION_LOST, fate)
         cut_at = int(fate.removeprefix("cut at ")) if fate.startswith("cut at") else None

@@ -15,7 +15,7 @@ from speedrun_operator.backends.slurm.outcome import read_outcome
 from speedrun_operator.lifecycle.observation import Outcome
 
 TOOLS = (
-    *("bash", "cat", "date", "dd", "grep", "head", "ln", "mkdir"),
+    *("bash", "cat", "cp", "date", "dd", "grep", "head", "ln", "mkdir"),
     *("mv", "rm", "rmdir", "sed", "stat", "tail", "xargs"),
 )
 NONCE = "0123456789abcdef"
@@ -71,18 +71,21 @@ class LoginNode:
         return subprocess.run(bash, input=stdin, capture_output=True, env=environment, timeout=30, check=False)
 
     def submit(self, script: bytes = b"#!/bin/bash\n", arguments: Sequence[str] = ("--parsable",)) -> Outcome:
-        command = commands.submit(
-            root="~/runs",
-            path=PATH,
-            name=NAME,
-            nonce=NONCE,
-            since=SINCE,
-            arguments=arguments,
-            sizes=(len(script), 0),
-        )
-        done = self.run(command, script)
-        answers = commands.sections(done.stdout, NONCE)
-        return read_outcome(answers[-1].words if answers else (), done.stderr.decode())
+        item = commands.Submission(NAME, PATH, SINCE, arguments, script.decode())
+        [outcome] = self.batch([item])
+        assert outcome is not None
+        return outcome
+
+    def batch(self, items: Sequence[commands.Submission]) -> list[Outcome | None]:
+        """The outcome of each; None for one that was not begun."""
+        command, stdin = commands.submit(root="~/runs", nonce=NONCE, items=items)
+        done = self.run(command, stdin)
+        said = {
+            section.words[1]: read_outcome(section.words[2:], section.body.decode().strip() or done.stderr.decode())
+            for section in commands.sections(done.stdout, NONCE)
+            if section.words[0] == "item"
+        }
+        return [said[str(number)] if str(number) in said else read_outcome((), "") for number in range(len(items))]
 
     def poll(self, *lines: str, log_bytes: int = 65536, poll_bytes: int = 1 << 22) -> list[commands.Section]:
         """The sections of a poll that asks about `lines`."""

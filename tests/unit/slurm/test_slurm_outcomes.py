@@ -136,7 +136,7 @@ def test_what_proves_nothing_is_unknown_and_not_submitted_again(node: LoginNode,
     assert (text.splitlines() or ["it printed no reason"])[-1] in outcome.message
     assert isinstance(node.submit(), Unknown)
     assert len(node.asked("sbatch")) == 1
-    node.says("squeue", "1042 1782900000 PENDING Priority\n")
+    node.says("squeue", f"{NAME} 1042 1782900000 PENDING Priority\n")
     assert node.submit() == Accepted("1042", read_outcome(["accepted", "1", "1782900000"], "").submitted)  # type: ignore[union-attr]
     assert len(node.asked("sbatch")) == 1
 
@@ -172,7 +172,7 @@ def test_a_login_without_slurm_says_what_is_missing(node: LoginNode) -> None:
 
 
 def test_the_row_that_a_refused_submission_leaves_is_no_acceptance(node: LoginNode) -> None:
-    node.says("squeue", "1041 1782900000 FAILED BadConstraints\n")
+    node.says("squeue", f"{NAME} 1041 1782900000 FAILED BadConstraints\n")
     node.says("sbatch", "", f"{FAILED}Requested node configuration is not available\n", 1)
     assert isinstance(node.submit(), Rejected)
 
@@ -186,7 +186,7 @@ def test_a_broken_answer_is_unknown(words: list[str]) -> None:
 def test_the_queue_is_asked_by_name_and_sbatch_as_told(node: LoginNode) -> None:
     node.says("sbatch", "1042\n")
     node.submit(arguments=["--parsable", "--comment=a b'c\"$(touch here)"])
-    assert node.asked("squeue") == [f"-h --me -t all -n {NAME} -o %i %V %T %r"]
+    assert node.asked("squeue") == [f"-h --me -t all -n {NAME} -o %j %i %V %T %r"]
     [asked] = node.asked("sbatch")
     home = node.home
     assert asked == (

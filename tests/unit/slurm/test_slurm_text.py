@@ -29,13 +29,15 @@ def job(recipe: str) -> Callable[[], str]:
 
 TEXTS: dict[str, Callable[[], str]] = {
     "submit": lambda: commands.submit(
-        root="~/a b", path=PATH, name=NAME, nonce=NONCE, since=SINCE, arguments=["--comment=a b'"], sizes=(1, 2)
-    ),
+        root="~/a b",
+        nonce=NONCE,
+        items=[commands.Submission(NAME, PATH, SINCE, ["--comment=a b'"], "#!/bin/bash\necho 'a'\n", b"x")],
+    )[0],
     "poll": lambda: commands.poll(root="~/a b", prefix=PREFIX, nonce=NONCE),
     "cancel": lambda: commands.cancel(root="~/a b", prefix=PREFIX, nonce=NONCE),
 } | {f"job of {recipe}": job(recipe) for recipe in shipped()}
 FILLED_IN = (
-    "CLAIM_SECONDS|ACCOUNTING_OFF|SCRIPT|PACKAGE|LOG|UNKNOWN|REJECTED|BUSY|SQUEUE_FORMAT|SACCT_FIELDS|SACCT_NAMES|"
+    "CLAIM_SECONDS|BATCH_SECONDS|ACCOUNTING_OFF|SCRIPT|PACKAGE|LOG|UNKNOWN|REJECTED|OVERLOADED|BUSY|SQUEUE_FORMAT|SACCT_FIELDS|SACCT_NAMES|"
     "PREFIX|LOG_BYTES|POLL_BYTES|SRUN_RESOURCES"
 )
 

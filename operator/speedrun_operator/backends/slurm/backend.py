@@ -1,7 +1,7 @@
 """The backend Slurm at work: remote commands over the login, their answers as outcomes and observations.
 
-Cost: one remote command a poll for all allocations, one a submission, one a cancellation. A fault of the login or of
-Slurm is an answer (Unknown, Busy), never an exception.
+Cost: one remote command a poll for all allocations, one for up to 50 submissions, one a cancellation. A fault of the
+login or of Slurm is an answer (Unknown, Busy), never an exception.
 """
 
 from __future__ import annotations
@@ -18,15 +18,16 @@ from speedrun_operator.backends.reading import Reading
 from speedrun_operator.backends.slurm import commands, script
 from speedrun_operator.backends.slurm.answer import Poll, read_poll
 from speedrun_operator.backends.slurm.ledger import Memory, absorb
-from speedrun_operator.backends.slurm.outcome import last_lines, read_outcome
+from speedrun_operator.backends.slurm.outcome import last_lines
+from speedrun_operator.backends.slurm.pace import Pace
 from speedrun_operator.backends.slurm.package import pack
 from speedrun_operator.backends.slurm.queue import parse_marked, parse_squeue
-from speedrun_operator.lifecycle.observation import Busy, JobState, Observed, Outcome, Unknown
+from speedrun_operator.backends.slurm.submitter import Submitter
+from speedrun_operator.lifecycle.observation import JobState, Observed, Outcome, Unknown
 from speedrun_operator.login import Login
-from speedrun_operator.login.errors import LoginError, NotRun
+from speedrun_operator.login.errors import LoginError
 from speedrun_operator.planning import RunPlan
 
-SUBMIT_SECONDS = 240.0  # sbatch retries by itself for about 150 s
 POLL_SECONDS = 60.0
 CANCEL_SECONDS = 60.0
 POLL_OUTPUT = 2 * commands.POLL_BYTES
@@ -58,6 +59,8 @@ class SlurmBackend:
         self._cluster = cluster
         self._log_bytes = log_bytes
         self._monotonic = monotonic
+        self._pace = Pace(monotonic=monotonic)
+        self._submitter = Submitter(login, site.root, self._pace)
         self._memory: dict[str, Memory] = {}
         self._turn: deque[str] = deque()
 
@@ -69,26 +72,16 @@ class SlurmBackend:
 
     async def submit(self, ref: AllocationRef, plan: RunPlan) -> Outcome:
         name = self.name_of(ref)
-        batch = script.render(plan, ref.identity, ref.allocation, self._site.root, self._site.python).encode()
-        package = pack(plan.package) if plan.package else b""
-        nonce = secrets.token_hex(8)
-        command = commands.submit(
-            root=self._site.root,
-            path=_path(ref),
-            name=name,
-            nonce=nonce,
-            since=ref.since,
-            arguments=script.sbatch_arguments(plan, ref.identity, name),
-            sizes=(len(batch), len(package)),
+        return await self._submitter.submit(
+            commands.Submission(
+                name=name,
+                path=_path(ref),
+                since=ref.since,
+                arguments=script.sbatch_arguments(plan, ref.identity, name),
+                script=script.render(plan, ref.identity, ref.allocation, self._site.root, self._site.python),
+                package=pack(plan.package) if plan.package else b"",
+            )
         )
-        try:
-            done = await self._login.run(command, stdin=batch + package, timeout=SUBMIT_SECONDS)
-        except NotRun as error:
-            return Busy(error.reason.value, error.message, reachable=False)
-        except LoginError as error:
-            return Unknown(error.reason.value, error.message, reachable=False)
-        answers = commands.sections(done.stdout, nonce)
-        return read_outcome(answers[-1].words if answers else (), done.stderr.decode(errors="replace"))
 
     async def observe(self, refs: Sequence[AllocationRef]) -> Snapshot:
         by_name = {self.name_of(ref): ref for ref in refs}
@@ -99,7 +92,8 @@ class SlurmBackend:
         kept = [name for name in order if name in self._memory]  # the others were forgotten meanwhile
         if isinstance(poll, Unknown):
             self._memory |= {name: self._memory[name].unanswered() for name in kept}
-            return Snapshot(error=poll)
+            return Snapshot(error=poll, rest=self._pace.rest())
+        self._pace.answered()
         observed: dict[str, Observed] = {}
         now = self._monotonic()
         for name in kept:
@@ -154,6 +148,7 @@ class SlurmBackend:
         self._memory.pop(name, None)
 
     async def close(self) -> None:
+        await self._submitter.close()
         await self._login.close()
 
     @property
@@ -192,6 +187,8 @@ class SlurmBackend:
         poll = read_poll(commands.sections(done.stdout, nonce), self._prefix, names)
         if poll is None:
             return Unknown("AnswerIncomplete", "the poll's answer was not whole; it is asked again")
+        if not poll.queue_known:
+            self._pace.heard(done.stderr.decode(errors="replace"))
         return poll if poll.queue_known else _silent(done.stderr)
 
 

@@ -1,7 +1,7 @@
 """The remote commands, made from `remote`'s text, and the reading of what they print. Pure.
 
-Each is one command: submit (look up, claim, sbatch, record), poll (queue, ledgers, accounting and tails of logs, all
-allocations at once), cancel.
+Each is one command: submit (look up all, then for each: claim, sbatch, record), poll (queue, ledgers, accounting and
+tails of logs, all allocations at once), cancel.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from speedrun_operator.backends.slurm.queue import ACCOUNTING_OFF, MARKED_FORMAT
 from speedrun_operator.backends.slurm.script import LOG, PACKAGE, SCRIPT, bash_path
 
 CLAIM_SECONDS = 300  # a claim without a job stands for so long; sbatch itself retries for about 150 s
+BATCH_SECONDS = 60  # after so long a command begins no further submission
 LOG_BYTES = 64 * 1024
 MOST_LOG_BYTES = 512 * 1024  # more at once would hold the event loop up while it is parsed
 POLL_BYTES = 4 * 1024 * 1024
@@ -24,29 +25,37 @@ SACCT_NAMES = 1000  # Linux takes 128 KiB in one argument
 SKEW = timedelta(days=1)  # sacct is asked from so much earlier on: a clock may be wrong, and a name is never used twice
 
 
-def submit(
-    *, root: str, path: str, name: str, nonce: str, since: datetime, arguments: Sequence[str], sizes: tuple[int, int]
-) -> str:
-    """The command that makes one allocation exist. Its standard input: the batch script, then the package (`sizes`)."""
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """One allocation to submit. `path`: its ledger's below the root. `script` is the batch script's text."""
+
+    name: str
+    path: str
+    since: datetime
+    arguments: Sequence[str]
+    script: str = field(repr=False)
+    package: bytes = field(default=b"", repr=False)
+
+
+def submit(*, root: str, nonce: str, items: Sequence[Submission]) -> tuple[str, bytes]:
+    """The command that makes allocations exist, one after another, and its standard input.
+
+    Its answer has a section `item NUMBER WORDS…` for each that was dealt with, in order, and at the end `done`: one
+    that was cut leaves open exactly what it has not answered.
+    """
+    packages = list(dict.fromkeys(each.package for each in items if each.package))
+    dirs = " ".join(f'"$root"/{shlex.quote(each.path)}' for each in items)
     values = (
-        f'dir="$root"/{shlex.quote(path)}\nname={shlex.quote(name)}\n'
-        f"since={(since - SKEW).astimezone(UTC):%Y-%m-%dT%H:%M:%S}\n"
-        f"script_bytes={sizes[0]}\npackage_bytes={sizes[1]}\nset -- {shlex.join(arguments)}\n"
+        f"names={shlex.quote(','.join(each.name for each in items))}\ndirs=({dirs})\n"
+        f"packages=({' '.join(str(len(each)) for each in packages)})\n"
     )
-    body = _fill(
-        remote.SUBMIT,
-        {
-            "CLAIM_SECONDS": str(CLAIM_SECONDS),
-            "ACCOUNTING_OFF": ACCOUNTING_OFF,
-            "SCRIPT": SCRIPT,
-            "PACKAGE": PACKAGE,
-            "LOG": LOG,
-            "UNKNOWN": _patterns(refusals.UNKNOWN),
-            "REJECTED": _patterns(refusals.REJECTED),
-            "BUSY": _patterns(refusals.BUSY),
-        },
-    )
-    return _common(root, nonce) + values + body
+    calls = []
+    for number, each in enumerate(items):
+        since = f"{(each.since - SKEW).astimezone(UTC):%Y-%m-%dT%H:%M:%S}"
+        package = str(packages.index(each.package)) if each.package else ""
+        words = shlex.join([str(number), each.path, each.name, since, package, *each.arguments])
+        calls.append(f"script={shlex.quote(each.script)}\nitem {words}\n")
+    return "".join([_common(root, nonce), values, _SUBMIT, *calls, remote.SUBMITTED, "\n"]), b"".join(packages)
 
 
 def poll(*, root: str, prefix: str, nonce: str, log_bytes: int = LOG_BYTES, poll_bytes: int = POLL_BYTES) -> str:
@@ -103,6 +112,23 @@ def _fill(text: str, words: dict[str, str]) -> str:
 
 def _patterns(texts: Sequence[str]) -> str:
     return " | ".join(f"*{shlex.quote(text)}*" for text in texts)
+
+
+_SUBMIT = _fill(
+    remote.SUBMIT,
+    {
+        "CLAIM_SECONDS": str(CLAIM_SECONDS),
+        "BATCH_SECONDS": str(BATCH_SECONDS),
+        "ACCOUNTING_OFF": ACCOUNTING_OFF,
+        "SCRIPT": SCRIPT,
+        "PACKAGE": PACKAGE,
+        "LOG": LOG,
+        "UNKNOWN": _patterns(refusals.UNKNOWN),
+        "REJECTED": _patterns(refusals.REJECTED),
+        "OVERLOADED": _patterns(refusals.OVERLOADED),
+        "BUSY": _patterns(refusals.BUSY),
+    },
+)
 
 
 @dataclass(frozen=True, slots=True)

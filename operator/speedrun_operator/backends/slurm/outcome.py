@@ -12,11 +12,16 @@ from speedrun_operator.lifecycle.observation import Accepted, Busy, Outcome, Rej
 TEXT_LIMIT = 500
 
 
-def read_outcome(words: Sequence[str], stderr: str) -> Outcome:
-    """`words`: the answer's, empty where there was none. `stderr`: what Slurm's programs printed."""
+def read_outcome(words: Sequence[str], stderr: str) -> Outcome | None:
+    """`words`: the answer's, empty where there was none. `stderr`: what Slurm's programs printed.
+
+    None for one that was not begun and is to be sent again.
+    """
     match list(words):
         case ["accepted", job_id, *at] if number(job_id) is not None:
             return Accepted(job_id, epoch(at[0]) if at else None)
+        case ["later"]:
+            return None
         case ["rejected"]:
             return Rejected(Reason.SUBMISSION_REJECTED.value, f"sbatch refused the job: {last_lines(stderr)}")
         case ["cancelled"]:

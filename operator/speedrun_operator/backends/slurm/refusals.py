@@ -57,12 +57,19 @@ REJECTED = (
     "invalid option",
 )
 
-# The same may go through later.
+# The same may go through later; so may others meanwhile.
 BUSY = (
     "Required partition not available (inactive or drain)",
     "Requested partition configuration not available now",
     "Requested reservation not usable now",
+    "Munge encode failed",
+    "command not found",
+)
+
+# The same may go through later, and so long no other does.
+OVERLOADED = (
     "Rate limit exceeded",
+    "RPC rate limit",
     "MaxJobCount limit reached",
     "Unable to create job record, try again",
     "System submissions disabled",
@@ -70,6 +77,18 @@ BUSY = (
     "Slurm backup controller in standby mode",
     "Controller is in standby mode",
     "Unable to process configuration file",
-    "Munge encode failed",
-    "command not found",
 )
+
+# Slurm has too much to do: it is to be asked less often.
+LIMITS = (
+    "Rate limit exceeded",
+    "RPC rate limit",
+    "RPC limit",
+    "Socket timed out",
+)
+
+
+def is_limited(text: str) -> bool:
+    """Whether what a program of Slurm printed asks for fewer requests."""
+    lower = text.lower()
+    return any(each.lower() in lower for each in LIMITS)

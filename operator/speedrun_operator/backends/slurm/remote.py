@@ -1,8 +1,8 @@
 """The text of the remote commands: bash for the login node. Data; `commands` fills in the words in capitals.
 
-Variables that `commands` sets first: root (the ledgers' directory), nonce, and for a submission dir, name, since,
-script_bytes, package_bytes and sbatch's arguments as "$@". A command's answers are lines that begin with the nonce, so
-that neither a log's content nor a site's chatter can be taken for one.
+Variables that `commands` sets first: root (the ledgers' directory), nonce, and for submissions names, dirs and packages
+(their sizes in bytes). A command's answers are lines that begin with the nonce, so that neither a log's content nor a
+site's chatter can be taken for one.
 """
 
 from __future__ import annotations
@@ -15,77 +15,119 @@ ask() { TZ=UTC SLURM_TIME_FORMAT=%s "$@" </dev/null; }
 """.strip()
 
 SUBMIT = r"""
-answer() { printf '\n@%s %s\n' "$nonce" "$*"; exit 0; }
-record() { # record ID TIME: the ledger's word that this job is the allocation's
-  printf '%s %s\n' "$1" "$2" >"$dir/.jobid.$nonce" && mv -f "$dir/.jobid.$nonce" "$dir/jobid"
-}
-adopt() { # adopt ROWS: the first job of lines that begin with `ID TIME`, if there is one
-  local id at
-  if read -r id at _ < <(printf '%s\n' "$1") && [ -n "$id" ]; then
-    record "$id" "$at"
-    answer accepted "$id" "$at"
-  fi
-}
-look_up() {
-  local id at rows
-  id=
-  if [ -s "$dir/jobid" ] && read -r id at _ <"$dir/jobid" && [ -n "$id" ]; then answer accepted "$id" "$at"; fi
-  if [ -s "$dir/owner" ] && read -r id <"$dir/owner" && [ -n "$id" ]; then
-    [ "$id" != cancelled ] || answer cancelled
-    answer accepted "$id"
-  fi
-  rows=$(ask squeue -h --me -t all -n "$name" -o '%i %V %T %r') || answer unasked
-  adopt "$(printf '%s\n' "$rows" | sed '/ FAILED BadConstraints$/d')" # some jobs that sbatch refuses leave such a row
-}
-claim() { # make the next claim; one without a job may be followed by another once it is old
-  local last=0 age said each
-  for each in "$dir"/claim-*; do
-    [ ! -d "$each" ] || [ "${each##*-}" -le "$last" ] || last=${each##*-}
-  done
-  if [ "$last" -gt 0 ]; then
-    : >"$dir/.clock" || answer storage # the file server's own clock, whatever the login's says
-    age=$(($(stat -c %Y "$dir/.clock") - $(stat -c %Y "$dir/claim-$last")))
-    [ "$age" -ge CLAIM_SECONDS ] || answer claimed "$age"
-    if said=$(ask sacct -X -n -P --name="$name" -S "$since" -o JobIDRaw,Submit 2>&1); then
-      adopt "$(printf '%s\n' "$said" | sed -nE 's/^([0-9]+)\|([0-9]+)$/\1 \2/p')"
-    elif [[ $said != *'ACCOUNTING_OFF'* ]]; then
-      printf '%s\n' "$said" >&2
-      answer unaccounted
-    fi
-  fi
-  claim=$dir/claim-$((last + 1))
-  mkdir "$claim" 2>/dev/null && return
-  [ -d "$claim" ] || answer storage
-  answer claimed 0
-}
-receive() { # receive FILE BYTES: a connection that was cut in the middle must not leave half a file to run
-  head -c "$2" >"$dir/$1" && [ "$(stat -c %s "$dir/$1")" = "$2" ]
-}
 umask 077
-mkdir -p "$dir" || answer storage # first, so that a cancellation finds a place for its mark
-look_up
-claim
-if ! receive SCRIPT "$script_bytes" || { [ "$package_bytes" != 0 ] && ! receive PACKAGE "$package_bytes"; }; then
-  rmdir "$claim"
-  answer storage
+trap '' XFSZ # a file that grows too large fails, and does not end the whole batch
+say() { printf '\n@%s %s\n' "$nonce" "$*"; }
+answer() { # answer WORDS: of the item at hand; what stands in $error follows
+  say item "$number" "$@"
+  printf '%s\n' "$error"
+}
+record() { # record ID TIME: the ledger's word that this job is the allocation's; whole once its line has an end
+  printf '%s %s\n' "$1" "$2" >"$dir/jobid"
+  answer accepted "$1" "$2"
+}
+rows_of() { # rows_of NAMES: `NAME ID TIME` of each job; some jobs that sbatch refuses leave a row behind
+  local rows job id at state
+  rows=$(ask squeue -h --me -t all -n "$1" -o '%j %i %V %T %r') || return
+  while read -r job id at state; do
+    [ -z "$id" ] || [ "$state" = 'FAILED BadConstraints' ] || printf '%s %s %s\n' "$job" "$id" "$at"
+  done <<<"$rows"
+}
+look_again() { # whether claim number $last, without a job as yet, may be followed by another; answers if not
+  local age rows said id at
+  if ! : >"$dir/.clock"; then answer storage; return 1; fi # the file server's own clock, whatever the login's says
+  age=$(($(stat -c %Y "$dir/.clock") - $(stat -c %Y "$dir/claim-$last")))
+  if [ "$age" -lt CLAIM_SECONDS ]; then answer claimed "$age"; return 1; fi
+  if ! rows=$(rows_of "$name"); then answer unasked; return 1; fi
+  if read -r _ id at <<<"$rows" && [ -n "$id" ]; then record "$id" "$at"; return 1; fi
+  if said=$(ask sacct -X -n -P --name="$name" -S "$since" -o JobIDRaw,Submit 2>&1); then
+    if [[ $'\n'$said$'\n' =~ $'\n'([0-9]+)'|'([0-9]+)$'\n' ]]; then
+      record "${BASH_REMATCH[1]}" "${BASH_REMATCH[2]}"
+      return 1
+    fi
+  elif [[ $said != *'ACCOUNTING_OFF'* ]]; then
+    error=$said
+    answer unaccounted
+    return 1
+  fi
+}
+withdraw() {
+  rm -f "$dir/SCRIPT" "$dir/PACKAGE" "$dir/.sbatch.err" "$dir/.clock" "$claim"
+  rmdir "$dir" 2>/dev/null
+}
+item() { # item NUMBER PATH NAME SINCE PACKAGE ARGUMENT...: submits $script, unless it was, or a claim stands
+  local number=$1 dir=$root/$2 name=$3 since=$4 package=$5 id='' at='' last=0 error='' claim each said code
+  shift 5
+  [ "$((SECONDS - began))" -lt BATCH_SECONDS ] || stop=1
+  if [ -n "$stop" ]; then answer later; return; fi
+  # First of all the directory, so that a cancellation finds a place for its mark.
+  if [ ! -d "$dir" ] && ! mkdir -p "$dir"; then answer storage; return; fi
+  if [ -s "$dir/jobid" ] && read -r id at _ <"$dir/jobid" && [ -n "$id" ]; then answer accepted "$id" "$at"; return; fi
+  id=
+  if [ -s "$dir/owner" ] && read -r id <"$dir/owner" && [ -n "$id" ]; then
+    if [ "$id" = cancelled ]; then answer cancelled; else answer accepted "$id"; fi
+    return
+  fi
+  if [ -z "$asked" ]; then answer unasked; return; fi
+  if [ -n "${known[$name]-}" ]; then read -r id at <<<"${known[$name]}"; record "$id" "$at"; return; fi
+  for each in "$dir"/claim-*; do
+    [ ! -e "$each" ] || [ "${each##*-}" -le "$last" ] || last=${each##*-}
+  done
+  [ "$last" = 0 ] || look_again || return
+  claim=$dir/claim-$((last + 1))
+  set -C # the file is then made by one call that fails where it exists
+  { : >"$claim"; } 2>/dev/null
+  code=$?
+  set +C
+  if [ "$code" != 0 ]; then
+    if [ -e "$claim" ]; then answer claimed 0; else answer storage; fi
+    return
+  fi
+  if ! printf '%s' "$script" >"$dir/SCRIPT" || ! unpack "$package"; then withdraw; answer storage; return; fi
+  said=$(sbatch "$@" --chdir="$dir" --output="$dir/LOG" "$dir/SCRIPT" 2>"$dir/.sbatch.err" </dev/null)
+  code=$?
+  IFS= read -r -d '' error <"$dir/.sbatch.err"
+  id=
+  while read -r each; do
+    [[ ! $each =~ ^('Submitted batch job ')?([0-9]+)(';'.*|' on cluster '.*)?$ ]] || id=${BASH_REMATCH[2]}
+  done <<<"$said"
+  if [ "$code" = 0 ] && [ -n "$id" ]; then
+    printf -v at '%(%s)T' -1
+    record "$id" "$at"
+    return
+  fi
+  case $error in
+  UNKNOWN) stop=1 ;;
+  REJECTED) withdraw; answer rejected; return ;;
+  OVERLOADED) stop=1; withdraw; answer busy; return ;;
+  BUSY) withdraw; answer busy; return ;;
+  esac
+  error+=$said
+  answer unknown "$code"
+}
+receive() { # the packages, from standard input; a connection that was cut must not leave half of one to run
+  local each
+  trap 'rm -f "$incoming".*' EXIT
+  for each in "${!packages[@]}"; do
+    head -c "${packages[each]}" >"$incoming.$each"
+    [ "$(stat -c %s "$incoming.$each")" = "${packages[each]}" ] || rm -f "$incoming.$each"
+  done
+}
+unpack() { [ -z "$1" ] || cp "$incoming.$1" "$dir/PACKAGE"; }
+incoming=$root/.incoming-$nonce stop='' asked=''
+declare -A known=()
+mkdir -p "${dirs[@]}" 2>/dev/null
+[ "${#packages[@]}" = 0 ] || receive
+if rows=$(rows_of "$names"); then
+  asked=1
+  while read -r job id at; do [ -z "$job" ] || known[$job]=${known[$job]-"$id $at"}; done <<<"$rows"
 fi
-said=$(sbatch "$@" --chdir="$dir" --output="$dir/LOG" "$dir/SCRIPT" 2>"$dir/.sbatch.err" </dev/null)
-code=$?
-cat "$dir/.sbatch.err" >&2
-id=$(printf '%s\n' "$said" | sed -nE 's/^(Submitted batch job )?([0-9]+)(;.*| on cluster .*)?$/\2/p' | tail -n 1)
-if [ "$code" = 0 ] && [ -n "$id" ]; then
-  at=$(date +%s)
-  record "$id" "$at"
-  answer accepted "$id" "$at"
-fi
-withdraw() { rm -f "$dir/SCRIPT" "$dir/PACKAGE" "$dir/.sbatch.err" "$dir/.clock"; rmdir "$claim" "$dir" 2>/dev/null; }
-case $(cat "$dir/.sbatch.err") in
-UNKNOWN) ;;
-REJECTED) withdraw; answer rejected ;;
-BUSY) withdraw; answer busy ;;
-esac
-printf '%s\n' "$said" >&2
-answer unknown "$code"
+began=$SECONDS
+""".strip()
+
+SUBMITTED = r"""
+[ -z "$stop" ] || rmdir "${dirs[@]}" 2>/dev/null
+say "done"
 """.strip()
 
 POLL = r"""
