@@ -16,6 +16,7 @@ from speedrun_operator.planning import Refusal, RunPlan, Site, plan
 from speedrun_operator.recipes.recipe import Recipe
 
 CANCEL_AGAIN = 20.0
+LOCK_SECONDS = 2.0
 DEFAULT_FORMAT = "modded-nanogpt"
 
 
@@ -64,6 +65,16 @@ class Entry:
     retry: asyncio.TimerHandle | None = None
     wake_at: datetime | None = None
     gone: dict[int, float] = field(default_factory=dict)
+
+    async def free_soon(self) -> bool:
+        """Whether its turn comes in a moment. A submission may take minutes, and the others wait for this poll."""
+        try:
+            async with asyncio.timeout(LOCK_SECONDS):
+                await self.lock.acquire()
+        except TimeoutError:
+            return False
+        self.lock.release()
+        return True
 
     def cancelled(self, monotonic: float) -> frozenset[int]:
         """Allocations that were cancelled a short while ago; what still lives gets another word later."""

@@ -7,8 +7,9 @@ import logging
 from collections.abc import Mapping, Sequence
 
 from speedrun_operator.api.resource import Resource
+from speedrun_operator.api.status import Status
 from speedrun_operator.backends.base import AllocationRef, Backend
-from speedrun_operator.entries import Entry, Setup
+from speedrun_operator.entries import DEFAULT_FORMAT, Entry, Setup
 from speedrun_operator.lifecycle.observation import Accepted, Outcome, Unknown
 from speedrun_operator.lifecycle.situation import Submit
 from speedrun_operator.planning import FIRST_ARM, RunPlan
@@ -61,3 +62,11 @@ class Jobs:
         """As `Backend.cancel`, counted."""
         self.cancellations += 1
         return await self._backend.cancel(refs)
+
+    def with_log_path(self, resource: Resource, status: Status) -> Status:
+        """`status` with where a person finds the newest allocation's log."""
+        if not status.allocations:
+            return status
+        newest = status.allocations[-1]
+        ref = AllocationRef(resource.identity, newest.id, newest.claimed, DEFAULT_FORMAT)
+        return status.model_copy(update={"log_path": self._backend.log_path(ref)})

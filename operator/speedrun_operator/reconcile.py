@@ -21,7 +21,7 @@ from speedrun_operator.api.phases import AllocationState
 from speedrun_operator.api.resource import Resource
 from speedrun_operator.api.status import Status
 from speedrun_operator.backends.base import AllocationRef, Backend, Snapshot
-from speedrun_operator.entries import DEFAULT_FORMAT, Entry, Setup, newer
+from speedrun_operator.entries import Entry, Setup, newer
 from speedrun_operator.expiry import Expiry
 from speedrun_operator.jobs import Jobs
 from speedrun_operator.kube.client import ApiError, Conflict, Kube, NotFound, Refused
@@ -38,7 +38,6 @@ MOST_ROUNDS = 8
 AT_ONCE = 16
 POLL_LEAST = 1.0
 RETRY_FIRST, RETRY_LONGEST = 2.0, 60.0
-LOCK_SECONDS = 2.0
 MOST_SLEEP = 3600.0
 
 
@@ -152,7 +151,7 @@ class Engine:
         entry = self._entries.get(uid)
         if entry is not None:
             entry.quiet_polls += 1
-            if entry.lock.locked() and (snapshot.error is not None or not await _free(entry.lock)):
+            if entry.lock.locked() and (snapshot.error is not None or not await entry.free_soon()):
                 return  # whoever works on it asks the backend, too, and later than this poll did
         if observed or snapshot.error:
             await self._reconcile(uid, observed=observed, unanswered=snapshot.error)
@@ -256,7 +255,7 @@ class Engine:
             decision = decide(situation)
             submit = () if entry.waits else decision.submit
             try:
-                new = self._with_log_path(resource, decision.status)
+                new = self._jobs.with_log_path(resource, decision.status) if self._jobs else decision.status
                 await self._record.write(entry, new, decision.notices, fresh=bool(submit))
             except Conflict:
                 await self._record.read(entry)
@@ -288,24 +287,6 @@ class Engine:
             yield
         finally:
             await self._slots.acquire()
-
-    def _with_log_path(self, resource: Resource, status: Status) -> Status:
-        if not status.allocations or self._backend is None:
-            return status
-        newest = status.allocations[-1]
-        ref = AllocationRef(resource.identity, newest.id, newest.claimed, DEFAULT_FORMAT)
-        return status.model_copy(update={"log_path": self._backend.log_path(ref)})
-
-
-async def _free(lock: asyncio.Lock) -> bool:
-    """Whether it gets free in a moment. A submission may hold it for minutes, and the others wait for this poll."""
-    try:
-        async with asyncio.timeout(LOCK_SECONDS):
-            await lock.acquire()
-    except TimeoutError:
-        return False
-    lock.release()
-    return True
 
 
 def _unsettled(status: Status) -> bool:

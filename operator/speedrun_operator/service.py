@@ -151,6 +151,7 @@ def slurm_login(settings: Settings, *, patience: float = math.inf) -> Login:
             key=login.key_file,
             known_hosts=login.known_hosts_file,
             connect_timeout=login.connect_timeout_seconds,
+            max_channels=login.max_channels,
             patience=patience,
         )
     )

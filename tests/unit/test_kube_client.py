@@ -105,6 +105,28 @@ async def test_a_wait_that_is_asked_for(
     assert raised.value.retry_after == seconds
 
 
+async def test_after_a_wait_was_asked_for_nobody_asks_before(
+    server: tuple[Server, str], kube: Kube, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, slept = 100.0, []
+    monkeypatch.setattr(client, "_now", lambda: now)
+
+    async def sleep(seconds: float) -> None:
+        nonlocal now
+        slept.append(seconds)
+        now += seconds
+
+    monkeypatch.setattr(client.asyncio, "sleep", sleep)
+    server[0].says(429, status(429, "slowly"), {"Retry-After": "7"})
+    with pytest.raises(Unavailable):
+        await kube.get_speedrun("lab", "mine")
+    server[0].answer = server[0].ok
+    await kube.get_speedrun("lab", "another")
+    assert slept == [7.0]
+    await kube.get_speedrun("lab", "another")
+    assert slept == [7.0]
+
+
 @pytest.mark.parametrize("text", ["<html>bad gateway</html>", "", "[1]", "null", '"word"', "\ufffd" * 5000], ids=repr)
 async def test_an_error_that_is_not_the_servers_own(text: str, server: tuple[Server, str], kube: Kube) -> None:
     server[0].says(502, text)

@@ -9,6 +9,7 @@ ApiError
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -28,6 +29,7 @@ from speedrun_operator.kube.access import AccessError
 logger = logging.getLogger(__name__)
 
 TIMEOUT_SECONDS = 30
+LONGEST_REST = 60.0
 TOLD_LIMIT = 100
 USER_AGENT = f"speedrun-operator/{__version__}"
 MERGE_PATCH = "application/merge-patch+json"
@@ -67,6 +69,7 @@ class Kube:
         configuration.client_session_kwargs = {"trust_env": bool(getproxies())}
         self._configuration = configuration
         self._told: set[str] = set()
+        self._rest_until = 0.0
         try:
             self._rest = RESTClientObject(configuration)
         except (OSError, ValueError) as error:  # ssl.SSLError is one
@@ -87,6 +90,7 @@ class Kube:
         """One request; the reply's JSON. Raises ApiError's family, nothing else but CancelledError."""
         headers = {"Accept": "application/json", "Content-Type": content_type, "User-Agent": USER_AGENT}
         url = f"{self._configuration.host}{path}" + (f"?{urlencode(query)}" if query else "")
+        await self._turn()
         try:
             if token := await self._configuration.get_api_key_with_prefix("BearerToken", alias="authorization"):
                 headers["authorization"] = token
@@ -98,7 +102,10 @@ class Kube:
             raise Unavailable(0, f"the API server does not answer: {error or type(error).__name__}") from error
         self._tell(reply.headers.getall("Warning", []), f"{method} {path}")
         if reply.status >= 400:
-            raise _error(reply.status, data, reply.headers.get("Retry-After"))
+            refusal = _error(reply.status, data, reply.headers.get("Retry-After"))
+            if refusal.retry_after:
+                self._rest_until = _now() + min(refusal.retry_after, LONGEST_REST)
+            raise refusal
         try:
             answer = json.loads(data)
         except ValueError as error:
@@ -113,6 +120,11 @@ class Kube:
                 logger.error(
                     "the API server warns at %s: %s; if its CRD is older: %s", what, warning[:1000], CRD_INSTALL
                 )
+
+    async def _turn(self) -> None:
+        """Wait where the server has asked for that, whoever it was told."""
+        if (left := self._rest_until - _now()) > 0:
+            await asyncio.sleep(left)
 
     async def get_speedrun(self, namespace: str, name: str) -> Json:
         return await self.request("GET", speedrun_path(namespace, name))
@@ -143,6 +155,10 @@ class Kube:
         """The UID of kube-system: what tells this cluster from any other."""
         namespace = await self.request("GET", "/api/v1/namespaces/kube-system")
         return str(namespace["metadata"]["uid"])
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
 
 
 def speedrun_path(namespace: str | None, name: str = "", subresource: str = "") -> str:
