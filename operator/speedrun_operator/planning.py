@@ -89,9 +89,10 @@ class RunPlan:
     env: tuple[tuple[str, str], ...] = ()
     runs: tuple[PlannedRun, ...] = ()
 
-    def for_runs(self, runs: Sequence[tuple[int, str]]) -> RunPlan:
-        """The plan of an allocation with these runs (index, arm)."""
-        return replace(self, runs=tuple(self._run(index, arm) for index, arm in runs))
+    def for_runs(self, runs: Sequence[tuple[int, str]], time_limit_seconds: int | None = None) -> RunPlan:
+        """The plan of an allocation with these runs (index, arm), and with a time limit of its own if it has one."""
+        minutes = self.time_limit_minutes if time_limit_seconds is None else math.ceil(time_limit_seconds / 60)
+        return replace(self, time_limit_minutes=minutes, runs=tuple(self._run(index, arm) for index, arm in runs))
 
     def _run(self, index: int, arm: str) -> PlannedRun:
         return PlannedRun(

@@ -14,11 +14,11 @@ from typing import Any
 from speedrun_operator.api.names import API_VERSION, FINALIZER, KIND
 from speedrun_operator.api.resource import Resource
 from speedrun_operator.api.status import Status, rfc3339
+from speedrun_operator.backends.reading import Reading
 from speedrun_operator.lifecycle.observation import JobState, Observed
 from speedrun_operator.lifecycle.situation import Situation
 from speedrun_operator.planning import Refusal, RunPlan, Site, plan
-from speedrun_operator.progress import ParserState, feed
-from speedrun_operator.progress.allocation import AllocationProgress, add
+from speedrun_operator.progress.allocation import AllocationProgress
 from speedrun_operator.recipes.recipe import shipped
 
 NOON = datetime(2026, 7, 1, 12, tzinfo=UTC)
@@ -139,11 +139,7 @@ class JobLog:
 
     def read(self) -> AllocationProgress:
         """What the operator makes of it."""
-        _, records = feed(ParserState("modded-nanogpt"), self.text)
-        progress = AllocationProgress()
-        for record in records:
-            progress = add(progress, record)
-        return progress
+        return Reading("modded-nanogpt").after(self.text).progress
 
 
 STARTED = JobLog().attempt()
@@ -176,3 +172,17 @@ def ended(log: JobLog | None = None, reason: str = "Completed", **fields: Any) -
 
 def unseen(seconds: float, **fields: Any) -> Observed:
     return Observed(JobState.UNSEEN, **{"asked": at(500), "unseen_for": timedelta(seconds=seconds), **fields})
+
+
+def patched(target: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
+    """RFC 7386, as the API server does it."""
+    merged = dict(target)
+    for key, value in patch.items():
+        if value is None:
+            merged.pop(key, None)
+        elif isinstance(value, dict):
+            old = merged.get(key)
+            merged[key] = patched(old if isinstance(old, dict) else {}, value)
+        else:
+            merged[key] = value
+    return merged

@@ -80,6 +80,7 @@ class Reason(StrEnum):
     TIME_LIMIT = "TimeLimit"
     OUT_OF_MEMORY = "OutOfMemory"
     NODE_FAILURE = "NodeFailure"
+    NODES_RESTARTED = "NodesRestarted"
     PREEMPTED = "Preempted"
     LAUNCH_FAILED = "LaunchFailed"
     SUSPENDED = "Suspended"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from speedrun_operator.diagnosis import sign_of
 from speedrun_operator.progress import ParserState, feed
 from speedrun_operator.progress.allocation import AllocationProgress, add
 
@@ -19,7 +20,7 @@ class Reading:
 
     def after(self, data: bytes) -> Reading:
         """With the bytes that follow."""
-        parser, records = feed(self.parser or ParserState(self.log_format), data)
+        parser, records = feed(self.parser or ParserState(self.log_format), data, sign_of)
         progress = self.progress
         for record in records:
             progress = add(progress, record)

@@ -10,6 +10,8 @@ from datetime import datetime, timedelta
 
 from speedrun_operator.api.phases import AllocationState, Reason
 from speedrun_operator.api.status import Allocation
+from speedrun_operator.diagnosis.refusals import remedy
+from speedrun_operator.lifecycle import causes
 from speedrun_operator.lifecycle.conditions import MESSAGE_LIMIT
 from speedrun_operator.lifecycle.observation import Accepted, Busy, JobState, Observed, Outcome, Rejected, Unknown
 
@@ -28,7 +30,9 @@ def after_outcome(allocation: Allocation, outcome: Outcome, now: datetime) -> Al
     match outcome:
         case Accepted(job_id=job_id, submitted=submitted):
             update = {"state": AllocationState.QUEUED, "job_id": job_id, "submitted": submitted or now, **words}
-        case Rejected(reason=reason):
+        case Rejected(reason=reason, message=message):
+            if advice := remedy(message):
+                words = {**words, "message": _short(f"{message}; {advice}")}
             if allocation.ending is not None and reason == Reason.CANCELLED.value:
                 words = {"reason": allocation.ending}
             update = {"state": AllocationState.ENDED, "ended": now, **words}
@@ -37,8 +41,10 @@ def after_outcome(allocation: Allocation, outcome: Outcome, now: datetime) -> Al
     return allocation.model_copy(update=update)
 
 
-def after_observation(allocation: Allocation, seen: Observed, lost_after: timedelta) -> Allocation:
-    """The record after a poll."""
+def after_observation(
+    allocation: Allocation, seen: Observed, lost_after: timedelta, controller_started: datetime | None = None
+) -> Allocation:
+    """The record after a poll. `controller_started`: when Slurm's controller was started last, if that is known."""
     if allocation.state is AllocationState.ENDED:
         return allocation
     if seen.state is JobState.UNSEEN:
@@ -63,7 +69,9 @@ def after_observation(allocation: Allocation, seen: Observed, lost_after: timede
         if not seen.log_complete:
             known = AllocationState.RUNNING if facts["started"] else AllocationState.QUEUED
             return allocation.model_copy(update={**facts, "state": max(allocation.state, known, key=_ORDER.index)})
-        ended = {**facts, "state": AllocationState.ENDED, "ended": seen.ended or seen.asked, **_why(seen)}
+        reason, said = causes.of_job(allocation, seen, controller_started)
+        ended = {**facts, "state": AllocationState.ENDED, "ended": seen.ended or seen.asked}
+        ended |= {"reason": _short(reason), "message": _short(said)}
         if allocation.ending is not None and seen.reason != Reason.COMPLETED.value:
             ended |= {"reason": allocation.ending, "message": allocation.message}
         return allocation.model_copy(update=ended)

@@ -10,9 +10,10 @@ from __future__ import annotations
 from datetime import datetime
 from decimal import Decimal
 
-from speedrun_operator.api.phases import ConditionType, Phase
+from speedrun_operator.api.phases import AllocationState, ConditionType, Phase
 from speedrun_operator.api.spec import RecipeRef, Spec
 from speedrun_operator.api.status import Allocation, PlanSummary, Run, Status
+from speedrun_operator.diagnosis import rule_of
 from speedrun_operator.lifecycle import admission, ending, giving_up, notices, retry, submission, summary
 from speedrun_operator.lifecycle.allocations import after_observation, after_outcome
 from speedrun_operator.lifecycle.conditions import Say, update
@@ -94,7 +95,7 @@ def _moved(allocation: Allocation, situation: Situation) -> Allocation:
     if tried := situation.outcomes.get(allocation.id):
         allocation = after_outcome(allocation, tried, now)
     if seen := situation.observed.get(allocation.id):
-        allocation = after_observation(allocation, seen, situation.policy.lost_after)
+        allocation = after_observation(allocation, seen, situation.policy.lost_after, situation.controller_started)
     return allocation
 
 
@@ -128,9 +129,18 @@ def _run(run: Run, by_id: dict[int, Allocation], situation: Situation, retries: 
     seen = situation.observed.get(allocation.id)
     log = seen.log if seen else None
     run = advance(run, allocation, log, target)
-    if run.phase is not Phase.FAILED or (log is not None and ended_by_itself(run, allocation, log)):
+    if run.phase is not Phase.FAILED:
         return run
-    return retries.given_back(run, allocation)
+    record = log.run(run.index) if log is not None else None
+    trained = record is not None and record.trained
+    if log is None or not ended_by_itself(run, allocation, log):
+        return retries.given_back(run, allocation, trained=trained)
+    rule = rule_of(run.reason)
+    if rule is None or not rule.runs_again(trained=trained):
+        return run
+    if allocation.state is not AllocationState.ENDED:  # others of its series go on first
+        return run.model_copy(update={"phase": Phase.PENDING})
+    return retries.given_back(run, allocation, trained=trained)
 
 
 def _target(plan: PlanSummary | None) -> Decimal | None:

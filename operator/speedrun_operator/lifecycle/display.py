@@ -22,7 +22,9 @@ def shown_run(runs: tuple[Run, ...]) -> Run | None:
     """The run whose numbers the resource shows: the first active one, else the first not finished, else the last."""
     open_ = [each for each in runs if not each.phase.finished]
     active = [each for each in open_ if each.allocation is not None]
-    return next(iter([*active, *open_]), runs[-1] if runs else None)
+    # One that failed and is to be run again waits for the others of its series.
+    at_work = [each for each in active if each.reason is None]
+    return next(iter([*at_work, *active, *open_]), runs[-1] if runs else None)
 
 
 def training(progress: Progress) -> dict[str, object]:

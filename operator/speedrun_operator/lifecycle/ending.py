@@ -11,15 +11,10 @@ from datetime import datetime, timedelta
 from speedrun_operator.api.phases import AllocationState, ConditionType, Reason
 from speedrun_operator.api.spec import Spec
 from speedrun_operator.api.status import Allocation, Status
+from speedrun_operator.diagnosis.pending import NEVER, waits_for
 from speedrun_operator.lifecycle.allocations import with_ending
 from speedrun_operator.lifecycle.observation import JobState, Observed
 from speedrun_operator.lifecycle.situation import Situation
-
-# Slurm's pending reasons of jobs that can never run as they are (https://slurm.schedmd.com/job_reason_codes.html).
-NEVER = frozenset({
-    "BadConstraints", "PartitionConfig", "PartitionNodeLimit", "PartitionTimeLimit", "InvalidAccount", "InvalidQOS",
-    "AccountNotAllowed", "DependencyNeverSatisfied", "DeadLine",
-})  # fmt: skip
 
 
 def deadline(status: Status, spec: Spec) -> datetime | None:
@@ -67,8 +62,8 @@ def _marked(
         quiet = int(seen.quiet_for.total_seconds())
         return with_ending(allocation, Reason.STALLED, f"no new line in the log for {quiet} s (stallTimeoutSeconds)")
     never = seen.state is JobState.QUEUED and seen.reason in NEVER
-    if never and seen.waited_for >= situation.policy.never_after:
-        message = f"Slurm will never run this job ({seen.reason}): see spec.slurm, spec.gpus and spec.timeLimitSeconds"
+    if never and seen.reason is not None and seen.waited_for >= situation.policy.never_after:
+        message = f"Slurm will never run this job ({seen.reason}): {waits_for(seen.reason)}"
         return with_ending(allocation, Reason.NEVER_RUNS, message)
     return allocation
 

@@ -41,6 +41,11 @@ def _jobs(old: Status, new: Status) -> list[Notice]:
     told = []
     for each in new.allocations:
         was = before.get(each.id)
+        if was is None and each.time_limit_seconds is not None:
+            minutes = each.time_limit_seconds // 60
+            told.append(
+                Notice(False, "MoreTime", f"the next job gets {minutes} min, since the spec sets no time limit")
+            )
         if each.job_id is not None and (was is None or was.job_id is None):
             told.append(Notice(False, Reason.SUBMITTED.value, submitted_words(each)))
         if has_started(each) and (was is None or not has_started(was)):

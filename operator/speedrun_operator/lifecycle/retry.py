@@ -1,7 +1,9 @@
 """Which runs of an ended allocation are run again, and when.
 
-Only what the infrastructure did is tried again: a failed node, a preemption, a job that Slurm lost. What a program did
-is a result or a failure. Lost jobs and suspensions are outside `backoffLimit`.
+What the infrastructure did is tried again: a failed node, a preemption, a limit of a registry, a job that Slurm lost
+(`diagnosis` has the rules). What a program did is a result or a failure. Lost jobs, restarts of the cluster's nodes and
+suspensions are outside `backoffLimit`. A job that the recipe's own time limit ended before training began is given more
+time once.
 """
 
 from __future__ import annotations
@@ -12,9 +14,10 @@ from datetime import datetime, timedelta
 from speedrun_operator.api.phases import AllocationState, Phase, Reason
 from speedrun_operator.api.spec import Spec
 from speedrun_operator.api.status import Allocation, Run
+from speedrun_operator.diagnosis import Retry, rule_of
 from speedrun_operator.lifecycle.situation import Policy
 
-INFRASTRUCTURE = frozenset({Reason.NODE_FAILURE.value, Reason.PREEMPTED.value, Reason.LAUNCH_FAILED.value})
+MORE_TIME = 2  # so many times the recipe's own time limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +38,17 @@ class Retries:
         ended = {each.id for each in allocations if each.state is AllocationState.ENDED}
         return cls(allocations, frozenset(ended - known), spec, policy)
 
-    def given_back(self, run: Run, allocation: Allocation) -> Run:
-        """`run` after `allocation` ended without a result of it: to be run again, or failed for good."""
+    def given_back(self, run: Run, allocation: Allocation, *, trained: bool = False) -> Run:
+        """`run` after `allocation` ended without a result of it: to be run again, or failed for good.
+
+        `trained`: it had reached Training.
+        """
         failures = self._failures_up_to(allocation)
         limit = self.spec.backoff_limit
-        if self._again(run, allocation, failures):
+        if self._again(run, allocation, failures, trained):
             return Run(index=run.index, arm=run.arm, phase=Phase.PENDING)
-        if allocation.reason in INFRASTRUCTURE and limit:
+        rule = rule_of(run.reason)
+        if rule is not None and rule.retry is Retry.LIMITED and rule.runs_again(trained=trained) and limit:
             message = f"{failures} allocations failed, and backoffLimit is {limit}; the last: "
             message += run.message or allocation.reason or ""
             return run.model_copy(update={"reason": Reason.BACKOFF_LIMIT_EXCEEDED.value, "message": message})
@@ -50,21 +57,38 @@ class Retries:
     def not_before(self, before: datetime | None, now: datetime) -> datetime | None:
         """The earliest time of the next allocation, by our own clock; `before` as it was when it was last decided.
 
-        An exponential wait after the newest failure of the infrastructure.
+        An exponential wait after the newest failure of the infrastructure, or as long as its cause needs.
         """
-        failed = [each.id for each in self.allocations if _failed(each)]
-        if not self.fresh & {*failed}:
-            return before
-        doubled: timedelta = self.policy.retry_first * int(2 ** min(len(failed) - 1, 20))
-        return (now + min(doubled, self.policy.retry_longest)).replace(microsecond=0)
+        waits = [wait for each in self.allocations if each.id in self.fresh and (wait := self._wait(each)) is not None]
+        return (now + max(waits)).replace(microsecond=0) if waits else before
 
-    def _again(self, run: Run, allocation: Allocation, failures: int) -> bool:
+    def _wait(self, allocation: Allocation) -> timedelta | None:
+        rule = rule_of(allocation.reason)
+        if rule is None or rule.retry is Retry.NEVER:
+            return None
+        needed = timedelta(seconds=rule.wait_seconds)
+        if rule.retry is Retry.FREE:
+            return needed
+        failed = sum(_failed(each) for each in self.allocations)
+        doubled: timedelta = self.policy.retry_first * int(2 ** min(failed - 1, 20))
+        return max(needed, min(doubled, self.policy.retry_longest))
+
+    def _again(self, run: Run, allocation: Allocation, failures: int, trained: bool) -> bool:
         if allocation.reason == Reason.SUSPENDED.value:
             return True
         if allocation.reason == Reason.JOB_LOST.value:
-            lost = [each for each in self.allocations if each.reason == Reason.JOB_LOST.value]
-            return sum(run.index in each.runs for each in lost) <= self.policy.most_lost
-        return _failed(allocation) and failures <= self.spec.backoff_limit
+            return self._times(run, allocation.reason) <= self.policy.most_lost
+        if run.reason == Reason.TIME_LIMIT.value and not trained:
+            return self.spec.time_limit_seconds is None and allocation.time_limit_seconds is None
+        rule = rule_of(run.reason)
+        if rule is None or allocation.ending is not None or not rule.runs_again(trained=trained):
+            return False
+        if rule.retry is Retry.FREE:
+            return self._times(run, rule.reason) <= self.policy.most_lost
+        return failures <= self.spec.backoff_limit
+
+    def _times(self, run: Run, reason: str) -> int:
+        return sum(each.reason == reason and run.index in each.runs for each in self.allocations)
 
     def _failures_up_to(self, allocation: Allocation) -> int:
         """How many allocations count against `backoffLimit`; of those that end at once the lower ids come first."""
@@ -73,4 +97,5 @@ class Retries:
 
 
 def _failed(allocation: Allocation) -> bool:
-    return allocation.state is AllocationState.ENDED and allocation.reason in INFRASTRUCTURE
+    rule = rule_of(allocation.reason)
+    return allocation.state is AllocationState.ENDED and rule is not None and rule.retry is Retry.LIMITED

@@ -10,6 +10,7 @@ from decimal import Decimal
 
 from speedrun_operator.api.phases import AllocationState, Phase, Reason
 from speedrun_operator.api.status import Allocation, Run
+from speedrun_operator.lifecycle import causes
 from speedrun_operator.progress.allocation import AllocationProgress, RunRecord
 from speedrun_operator.progress.fold import Progress, Stage
 from speedrun_operator.progress.records import Validation
@@ -57,7 +58,7 @@ def ended_by_itself(run: Run, allocation: Allocation, log: AllocationProgress) -
     record = log.run(run.index)
     if record is None or record.exit_code is None or allocation.state is not AllocationState.ENDED:
         return False
-    return allocation.reason in (None, Reason.COMPLETED.value, Reason.JOB_FAILED.value)
+    return causes.ended_by_itself(allocation.reason)
 
 
 def _is_over(index: int, log: AllocationProgress) -> bool:
@@ -123,26 +124,31 @@ def _ended(run: Run, allocation: Allocation, log: AllocationProgress | None, tar
         update |= {
             "phase": Phase.FAILED,
             "counted": False,
-            **_failure(allocation, record, stopped=log is not None and log.stopped),
+            **_failure(allocation, record, log),
         }
     return run.model_copy(update=update)
 
 
-def _failure(allocation: Allocation, record: RunRecord | None, *, stopped: bool) -> dict[str, object]:
+def _failure(allocation: Allocation, record: RunRecord | None, log: AllocationProgress | None) -> dict[str, object]:
     stage = record.stage if record else None
     where = f"stage {stage.name}" if stage else "the job"
     inside = f"; it was in {where}" if stage else ""
     code = record.exit_code if record else None
-    if allocation.reason not in (None, Reason.COMPLETED.value, Reason.JOB_FAILED.value):
+    if not causes.ended_by_itself(allocation.reason):
         return {"reason": allocation.reason, "message": f"{allocation.message or allocation.reason}{inside}"}
-    if record is None and stopped:
+    if record is None and log is not None and log.stopped:
         return {"reason": Reason.STOPPED.value, "message": "a stop file in the ledger ended the series before this run"}
+    if rule := causes.of_run(record, log):
+        return {"reason": rule.reason, "message": f"{rule.message}{inside}"}
     if code not in (0, None):
         return {"reason": Reason.JOB_FAILED.value, "message": f"{where} ended with exit code {code}; the log says why"}
     if allocation.reason == Reason.JOB_FAILED.value:
         said = allocation.message or "the job's script failed"
         return {"reason": Reason.JOB_FAILED.value, "message": f"{said}{inside}; the log says why"}
-    return {
-        "reason": Reason.NO_RESULT.value,
-        "message": "the log ends without a validation at the last step, so there is no result",
-    }
+    return {"reason": Reason.NO_RESULT.value, "message": f"there is no result: the log ends {_how_far(record)}"}
+
+
+def _how_far(record: RunRecord | None) -> str:
+    progress = record.progress if record else Progress()
+    without = "without a validation at the last step"
+    return without if progress.step is None else f"at step {progress.step}/{progress.total_steps}, {without}"

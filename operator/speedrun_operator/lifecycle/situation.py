@@ -26,7 +26,8 @@ class Policy:
 
     `retry_first`: the wait before the first retry, doubled for each further one up to `retry_longest`. `never_after`: a
     job whose waiting reason says that it can never run is given up after so long.
-    `most_lost`: so many lost jobs of a run are each followed by another; one more, and it has failed.
+    `most_lost`: so many lost jobs of a run are each followed by another, and so many that a restart of the nodes ended;
+    one more, and it has failed.
     """
 
     lost_after: timedelta = timedelta(seconds=300)
@@ -40,7 +41,8 @@ class Policy:
 class Situation:
     """A resource, and what is known of it now. An allocation missing from `observed` was not asked about.
 
-    `gone`: allocations that were cancelled a short while ago, and have no live job.
+    `gone`: allocations that were cancelled a short while ago, and have no live job. `controller_started`: when Slurm's
+    controller was started last, if that is known.
     """
 
     resource: Resource
@@ -52,6 +54,7 @@ class Situation:
     outcomes: Mapping[int, Outcome] = field(default_factory=dict)
     gone: frozenset[int] = frozenset()
     unanswered: Unknown | None = None
+    controller_started: datetime | None = None
     policy: Policy = Policy()
 
 

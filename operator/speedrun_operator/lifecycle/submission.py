@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from speedrun_operator.api.phases import AllocationState, Phase
+from speedrun_operator.api.phases import AllocationState, Phase, Reason
 from speedrun_operator.api.spec import Spec
 from speedrun_operator.api.status import Allocation, Run
 from speedrun_operator.lifecycle.observation import JobState
+from speedrun_operator.lifecycle.retry import MORE_TIME
 from speedrun_operator.lifecycle.situation import Situation, Submit
+from speedrun_operator.planning import RunPlan
 
 
 def open_allocations(
@@ -28,6 +30,7 @@ def open_allocations(
             state=AllocationState.SUBMITTING,
             runs=tuple(sorted(taken)),
             claimed=situation.now.replace(microsecond=0),
+            time_limit_seconds=_more_time(situation, allocations, taken, spec),
         )
         allocations = (*allocations, opened)
         runs = tuple(
@@ -35,6 +38,16 @@ def open_allocations(
             for each in runs
         )
     return allocations, runs
+
+
+def _more_time(
+    situation: Situation, allocations: tuple[Allocation, ...], runs: frozenset[int], spec: Spec
+) -> int | None:
+    """The time limit of an allocation for runs that the recipe's own limit ended before; None: the plan's."""
+    if spec.time_limit_seconds is not None or not isinstance(situation.plan, RunPlan):
+        return None
+    ended = any(each.reason == Reason.TIME_LIMIT.value and runs & {*each.runs} for each in allocations)
+    return MORE_TIME * situation.plan.time_limit_minutes * 60 if ended else None
 
 
 def to_submit(situation: Situation, allocations: tuple[Allocation, ...]) -> tuple[Submit, ...]:

@@ -6,7 +6,8 @@ from datetime import datetime, timedelta
 
 from speedrun_operator.api.phases import AllocationState, ConditionType, Phase, Reason
 from speedrun_operator.api.spec import Spec
-from speedrun_operator.api.status import Allocation, Run, Status
+from speedrun_operator.api.status import Allocation, Run, Status, rfc3339
+from speedrun_operator.diagnosis.pending import waits_for
 from speedrun_operator.lifecycle import display
 from speedrun_operator.lifecycle.admission import Admission
 from speedrun_operator.lifecycle.allocations import has_started, started_words, submitted_words
@@ -56,7 +57,7 @@ def summed_up(
     run = display.shown_run(runs)
     newest = allocations[-1] if allocations else None
     shown = next((each for each in allocations if run is not None and each.id == run.allocation), newest)
-    says = [*_backend_says(situation), *_stall_says(situation, old, allocations), *_job_says(newest)]
+    says = [*_backend_says(situation), *_stall_says(situation, old, allocations), *_job_says(newest, situation, old)]
     update: dict[str, object] = {
         "allocations": allocations,
         "runs": runs,
@@ -165,20 +166,24 @@ def _is_quiet(seen: Observed, limit: timedelta) -> bool:
     return seen.state is JobState.RUNNING and seen.quiet_for >= limit
 
 
-def _job_says(newest: Allocation | None) -> list[Say]:
+def _job_says(newest: Allocation | None, situation: Situation, old: Status) -> list[Say]:
     if newest is None:
         return open_says()[:2]
-    if newest.job_id is None:
+    ended = newest.state is AllocationState.ENDED
+    if ended and old.next_attempt_time is not None:
+        words = f"{newest.message or newest.reason}; tried again from {rfc3339(old.next_attempt_time)}"
+        says = [Say(ConditionType.SUBMITTED, "False", newest.reason or Reason.NOT_SUBMITTED.value, words)]
+    elif newest.job_id is None:
         reason = newest.reason or Reason.SUBMITTING.value
         says = [Say(ConditionType.SUBMITTED, "False", reason, newest.message or "")]
     else:
         says = [Say(ConditionType.SUBMITTED, "True", Reason.SUBMITTED.value, submitted_words(newest))]
-    ended = newest.state is AllocationState.ENDED
     if has_started(newest):
         return [*says, Say(ConditionType.STARTED, "True", Reason.STARTED.value, started_words(newest))]
     message = ""
     if newest.job_id is not None and ended:
         message = f"job {newest.job_id} ended before it started"
     elif newest.job_id is not None and newest.reason:
-        message = f"job {newest.job_id} waits: {newest.reason}"
+        gpu_type = situation.plan.gpu_type if isinstance(situation.plan, RunPlan) else None
+        message = f"job {newest.job_id} waits: {waits_for(newest.reason, gpu_type)}"
     return [*says, Say(ConditionType.STARTED, "False", newest.reason or Reason.NOT_STARTED.value, message)]

@@ -19,6 +19,7 @@ from speedrun_operator.progress.records import (
     PeakMemory,
     Record,
     StepLine,
+    Symptom,
     Validation,
     WarmupEnd,
 )
@@ -37,6 +38,7 @@ __all__ = [
     "Record",
     "Stage",
     "StepLine",
+    "Symptom",
     "Validation",
     "WarmupEnd",
     "feed",

@@ -9,13 +9,14 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field, replace
 
-from speedrun_operator.progress.fold import Progress, fold
-from speedrun_operator.progress.records import Record
+from speedrun_operator.progress.fold import Progress, Stage, fold
+from speedrun_operator.progress.records import Record, Symptom
 from speedrun_operator.progress.stages import Marker
 
 MOST_RUNS = 256
 _NAME = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 MOST_STAGES = 64
+MOST_SYMPTOMS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +31,22 @@ class StageRecord:
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """One run inside the allocation. `exit_code` is there once the job script said that the run ended."""
+    """One run inside the allocation. `exit_code` is there once the job script said that the run ended.
+
+    `symptoms`: signs of trouble in the stage that it is in, each once. What a stage survived, it survived: they go when
+    the next stage begins, and when training does.
+    """
 
     index: int
     stages: tuple[StageRecord, ...] = ()
     progress: Progress = field(default_factory=Progress)
     exit_code: int | None = None
+    symptoms: tuple[str, ...] = ()
+
+    @property
+    def trained(self) -> bool:
+        """Whether it reached Training."""
+        return self.progress.stage is Stage.TRAINING
 
     @property
     def stage(self) -> StageRecord | None:
@@ -48,12 +59,14 @@ class AllocationProgress:
     """What an allocation's log says so far. `exit_code` is there once the job script wrote its last line.
 
     `at_limit`: Slurm's signal ahead of the time limit came. `stopped`: a stop file in the ledger ended the series.
+    `symptoms`: signs of trouble outside of runs.
     """
 
     runs: tuple[RunRecord, ...] = ()
     exit_code: int | None = None
     at_limit: bool = False
     stopped: bool = False
+    symptoms: tuple[str, ...] = ()
 
     def run(self, index: int) -> RunRecord | None:
         return next((each for each in self.runs if each.index == index), None)
@@ -67,10 +80,23 @@ def add(allocation: AllocationProgress, record: Record) -> AllocationProgress:
     """
     if isinstance(record, Marker):
         return _after_marker(allocation, record)
-    if not allocation.runs or allocation.runs[-1].exit_code is not None:
+    outside = not allocation.runs or allocation.runs[-1].exit_code is not None
+    if isinstance(record, Symptom) and outside:
+        return replace(allocation, symptoms=_with(allocation.symptoms, record))
+    if outside:
         return allocation
     last = allocation.runs[-1]
-    return replace(allocation, runs=(*allocation.runs[:-1], replace(last, progress=fold(last.progress, record))))
+    if isinstance(record, Symptom):
+        last = replace(last, symptoms=_with(last.symptoms, record))
+    else:
+        progress = fold(last.progress, record)
+        begins = progress.stage is Stage.TRAINING and not last.trained
+        last = replace(last, progress=progress, symptoms=() if begins else last.symptoms)
+    return replace(allocation, runs=(*allocation.runs[:-1], last))
+
+
+def _with(symptoms: tuple[str, ...], new: Symptom) -> tuple[str, ...]:
+    return symptoms if new.reason in symptoms else (*symptoms, new.reason)[:MOST_SYMPTOMS]
 
 
 def _after_marker(allocation: AllocationProgress, marker: Marker) -> AllocationProgress:
@@ -102,7 +128,7 @@ def _after_stage(run: RunRecord, name: str, marker: Marker) -> RunRecord:
     if not _NAME.fullmatch(name):
         return run
     if "begin" in marker.words:
-        return replace(run, stages=(*run.stages, StageRecord(name, began_ms=time))[-MOST_STAGES:])
+        return replace(run, stages=(*run.stages, StageRecord(name, began_ms=time))[-MOST_STAGES:], symptoms=())
     if "end" in marker.words and run.stages and run.stages[-1].name == name:
         ended = replace(run.stages[-1], ended_ms=time, exit_code=marker.integer("exit"))
         return replace(run, stages=(*run.stages[:-1], ended))

@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 from speedrun_operator.progress import modded_nanogpt
 from speedrun_operator.progress.lines import MAX_LINE_BYTES, LineState, split
-from speedrun_operator.progress.records import Compiling, Environment, NewRun, Record, StepLine, Validation
+from speedrun_operator.progress.records import Compiling, Environment, NewRun, Record, StepLine, Symptom, Validation
 from speedrun_operator.progress.stages import parse_marker
 
 _REMEMBERED = 4  # a batch script prints a run's last three validations again
@@ -95,18 +95,25 @@ class ParserState:
             raise ValueError(f"no parser state ({error}): read the log again from its start") from error
 
 
-def feed(state: ParserState, chunk: bytes) -> tuple[ParserState, tuple[Record, ...]]:
-    """The next bytes of a log -> the state after them and the records of the lines that they complete. Never raises."""
+Watch = Callable[[str], str | None]
+"""Looks for signs of trouble: a line -> the reason that it is a sign of."""
+
+
+def feed(state: ParserState, chunk: bytes, watch: Watch | None = None) -> tuple[ParserState, tuple[Record, ...]]:
+    """The next bytes of a log -> the state after them and the records of the lines that they complete. Never raises.
+
+    `watch` sees the lines that the log format has no record for, but for source code.
+    """
     lines, complete = split(state.lines, chunk)
     log_format, scan = FORMATS[state.format], state.scan
     records: list[Record] = []
     for line in complete:
-        scan, found = _read(log_format, scan, line)
+        scan, found = _read(log_format, scan, line, watch)
         records += found
     return ParserState(state.format, lines, scan), tuple(records)
 
 
-def _read(log_format: LogFormat, scan: _Scan, line: str) -> tuple[_Scan, Sequence[Record]]:
+def _read(log_format: LogFormat, scan: _Scan, line: str, watch: Watch | None) -> tuple[_Scan, Sequence[Record]]:
     if marker := parse_marker(line):
         if "attempt" in marker.words:  # a job starts over: nothing before it counts for what comes
             return _Scan(started=True), (marker, NewRun())
@@ -117,9 +124,12 @@ def _read(log_format: LogFormat, scan: _Scan, line: str) -> tuple[_Scan, Sequenc
     if not scan.started:
         scan = replace(scan, started=True, in_source=log_format.begins_source(line))
     records: list[Record] = []
-    for record in log_format.read_line(line):
+    read = log_format.read_line(line)
+    for record in read:
         scan, found = _follow(scan, record)
         records += found
+    if not read and watch is not None and (reason := watch(line)) is not None:
+        records.append(Symptom(reason))
     return scan, records
 
 

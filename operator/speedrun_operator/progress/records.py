@@ -87,4 +87,11 @@ class NewRun:
     """What follows belongs to another run than what came before: the step went back, or a program started again."""
 
 
-Record = StepLine | Validation | Compiling | WarmupEnd | Environment | PeakMemory | LogPath | NewRun | Marker
+@dataclass(frozen=True, slots=True)
+class Symptom:
+    """A line that is a sign of trouble: the reason that whoever looks for signs gives it, and nothing of its text."""
+
+    reason: str
+
+
+Record = StepLine | Validation | Compiling | WarmupEnd | Environment | PeakMemory | LogPath | NewRun | Symptom | Marker

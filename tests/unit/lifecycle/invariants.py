@@ -12,13 +12,16 @@ from typing import Any
 from speedrun_operator.api.phases import FINISHED, AllocationState, Phase
 from speedrun_operator.api.spec import Spec
 from speedrun_operator.api.status import Allocation, Status
+from speedrun_operator.diagnosis import Retry
+from speedrun_operator.diagnosis.diagnose import RULES
 from speedrun_operator.lifecycle.decide import is_finished
-from speedrun_operator.lifecycle.retry import INFRASTRUCTURE
 from speedrun_operator.lifecycle.situation import Decision, Policy
 from speedrun_operator.progress.allocation import AllocationProgress
 
 TARGET = Decimal("3.28")
 MOST_LOST = Policy().most_lost
+LIMITED = frozenset(rule.reason for rule in RULES if rule.retry is Retry.LIMITED)
+OUTSIDE = frozenset({"JobLost", "NodesRestarted", "Suspended", "TimeLimit"})
 
 
 def live(status: Status) -> list[Allocation]:
@@ -98,8 +101,8 @@ class Witness:
             attempts = [each for each in after.allocations if run.index in each.runs]
             for attempt in attempts[:-1]:
                 assert attempt.state is AllocationState.ENDED
-                assert attempt.reason in INFRASTRUCTURE | {"JobLost", "Suspended"}, "run again without a reason"
-                tried_again |= {attempt.id} if attempt.reason in INFRASTRUCTURE else set()
+                assert attempt.reason in LIMITED | OUTSIDE, "run again without a reason"
+                tried_again |= {attempt.id} if attempt.reason in LIMITED else set()
             assert sum(each.reason == "JobLost" for each in attempts[:-1]) <= MOST_LOST
         assert len(tried_again) <= self.limit
 
@@ -108,10 +111,10 @@ def failures_are_for_good(before: Status, after: Status, spec: Spec) -> None:
     """No run fails for what is to be run again."""
     old = {each.index: each for each in before.runs}
     failed = [each for each in after.runs if each.phase is Phase.FAILED and old.get(each.index) != each]
-    broken = sum(each.state is AllocationState.ENDED and each.reason in INFRASTRUCTURE for each in after.allocations)
+    broken = sum(each.state is AllocationState.ENDED and each.reason in LIMITED for each in after.allocations)
     for run in failed:
         assert run.reason != "Suspended"
-        assert run.reason not in INFRASTRUCTURE or spec.backoff_limit == 0
+        assert run.reason not in LIMITED or spec.backoff_limit == 0
         assert run.reason != "BackoffLimitExceeded" or broken > spec.backoff_limit > 0
         lost = [each for each in after.allocations if each.reason == "JobLost" and run.index in each.runs]
         assert run.reason != "JobLost" or len(lost) > MOST_LOST

@@ -13,7 +13,7 @@ from speedrun_operator.kube.client import merge_patch
 from speedrun_operator.lifecycle.decide import decide
 from speedrun_operator.lifecycle.observation import Observed, Outcome, Unknown
 from speedrun_operator.lifecycle.situation import Decision, Waiting
-from unit.builders import REPLAY, raw, situation
+from unit.builders import REPLAY, patched, raw, situation
 from unit.structural import faults
 
 STATUS_SCHEMA = custom_resource_definition()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"]
@@ -87,19 +87,5 @@ class Life:
     def write(self, status: Status) -> None:
         dumped = json.loads(json.dumps(status.dump(), allow_nan=False))
         assert list(faults(STATUS_SCHEMA, dumped, "status")) == []
-        self.stored = _patched(self.stored, merge_patch(self.stored, dumped))
+        self.stored = patched(self.stored, merge_patch(self.stored, dumped))
         assert self.status == status, "what is read again is what was decided"
-
-
-def _patched(target: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
-    """RFC 7386, as the API server does it."""
-    merged = dict(target)
-    for key, value in patch.items():
-        if value is None:
-            merged.pop(key, None)
-        elif isinstance(value, dict):
-            old = merged.get(key)
-            merged[key] = _patched(old if isinstance(old, dict) else {}, value)
-        else:
-            merged[key] = value
-    return merged

@@ -107,8 +107,13 @@ def test_a_late_outcome_changes_nothing(before: Allocation, outcome: Outcome) ->
         ),
         pytest.param(
             WORKS,
-            ended(None, "TimeLimit", message="raise it"),
-            {"state": ENDED, "ended": at(100), "reason": "TimeLimit", "message": "raise it"},
+            ended(None, "TimeLimit", message="it ended"),
+            {
+                "state": ENDED,
+                "ended": at(100),
+                "reason": "TimeLimit",
+                "message": "it ended: raise spec.timeLimitSeconds; finished steps are skipped the next time",
+            },
             id="ended",
         ),
         pytest.param(

@@ -52,12 +52,17 @@ def lived(*steps: Step, spec: dict[str, Any] | None = None) -> Life:
         ),
         ([woken(), ACCEPTED], "Submitted", "Submitted", f"job 17, named {JOB}"),
         ([woken(), ACCEPTED], "Started", "NotStarted", ""),
-        ([woken(), ACCEPTED, seen(queued("Priority"))], "Started", "Priority", "job 17 waits: Priority"),
+        (
+            [woken(), ACCEPTED, seen(queued("Priority"))],
+            "Started",
+            "Priority",
+            "job 17 waits: jobs of higher priority go first",
+        ),
         (
             [woken(), ACCEPTED, seen(queued("ReqNodeNotAvail, UnavailableNodes:node[1-2]"))],
             "Started",
             "ReqNodeNotAvail",
-            "job 17 waits: ReqNodeNotAvail, UnavailableNodes:node[1-2]",
+            "job 17 waits: nodes that it needs are down, drained or reserved; it starts when they are back (node[1-2])",
         ),
         ([woken(), ACCEPTED, seen(running())], "Started", "Started", "job 17 runs on node-a"),
         ([woken(), ACCEPTED, seen(running(node=None, started=None))], "Started", "Started", "job 17 runs"),
@@ -191,7 +196,11 @@ def test_the_wait_before_a_retry_is_by_our_own_clock(ended_at: float) -> None:
 def test_a_retry_says_when() -> None:
     life = lived(woken(), ACCEPTED)
     told = life.live(seen(ended(STARTED, "NodeFailure", message="the node failed"))).notices
-    assert told[-1].message == "the node failed; tried again from 2026-07-01T12:00:40Z"
+    words = "the node failed: if the same node fails again, name it in spec.slurm.exclude"
+    assert told[-1].message == f"{words}; tried again from 2026-07-01T12:00:40Z"
+    submitted = life.status.condition(ConditionType.SUBMITTED)
+    assert submitted and (submitted.status, submitted.reason) == ("False", "NodeFailure")
+    assert submitted.message == told[-1].message
 
 
 def test_while_nothing_can_be_submitted_the_deadline_still_counts() -> None:

@@ -37,7 +37,8 @@ def waits(reason: str | None, seconds: float) -> Observed:
 
 
 SUSPEND, STALL = {"suspend": True}, {"stallTimeoutSeconds": 300}
-NEVER = "Slurm will never run this job (BadConstraints): see spec.slurm, spec.gpus and spec.timeLimitSeconds"
+WORDS = "no node has what spec.slurm.constraint and spec.gpus ask for"
+NEVER = f"Slurm will never run this job (BadConstraints): {WORDS}"
 QUIET = "no new line in the log for 301 s (stallTimeoutSeconds)"
 
 

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from speedrun_operator.api.phases import AllocationState
 from speedrun_operator.api.status import Allocation, Status
+from speedrun_operator.diagnosis.pending import NEVER
 from speedrun_operator.lifecycle.decide import is_finished
-from speedrun_operator.lifecycle.ending import NEVER
 from speedrun_operator.lifecycle.observation import Accepted, Busy, Observed, Outcome, Rejected, Unknown
 from speedrun_operator.lifecycle.situation import Decision, Waiting
 from speedrun_operator.progress.allocation import AllocationProgress
@@ -32,6 +32,8 @@ MOST_STEPS = 40  # opened, taken, at work, over: ten jobs, one after the other
 
 # --- what a log may hold: parts in any order -------------------------------------------------------------------------
 
+LIMITED = "429 Client Error: Too Many Requests"
+FAULTY = "NVRM: Xid (PCI:0000:18:00): 79"
 PARTS = {
     "begun": lambda log, run: log.begun(run),
     "prepares": lambda log, run: log.begun(run).begin("data", 3, run=run),
@@ -43,6 +45,10 @@ PARTS = {
     "missed": lambda log, run: log.ran(run, "3.30"),
     "diverged": lambda log, run: log.ran(run, "nan"),
     "failed": lambda log, run: log.ran(run, None, code=1),
+    "limited": lambda log, run: log.begun(run).begin("train", 3, run=run).line(LIMITED).over(run, 1),
+    "faulty": lambda log, run: log.trains(run).line(FAULTY).over(run, 1),
+    "restarted": lambda log, run: log.begun(run).line("srun: error: Expired or invalid job 17").over(run, 1),
+    "too small": lambda log, run: log.trains(run).line("OutOfMemoryError: CUDA out of memory").over(run, 1),
     "killed": lambda log, run: log.trains(run).over(run, 143),
     "result, then failed": lambda log, run: log.ran(run, "3.27", code=1),
     "job": lambda log, run: log.job(17 + run),
@@ -68,7 +74,7 @@ logs = st.none() | st.lists(parts, max_size=4).map(lambda each: read(tuple(each)
 times = st.integers(-1000, 1000).map(at)
 jobs = st.sampled_from(["17", "18", None])
 nodes = st.sampled_from(["a", "b", None])
-ENDS = ["JobFailed", "Cancelled", "TimeLimit", "OutOfMemory", "NodeFailure", "Preempted", "LaunchFailed"]
+ENDS = ["JobFailed", "JobFailed", "Cancelled", "TimeLimit", "OutOfMemory", "NodeFailure", "Preempted", "LaunchFailed"]
 ends = st.sampled_from(["Completed", *ENDS, "SubmissionRejected", "SomethingNew"])
 waits = st.sampled_from([None, "Priority", "(a b)", *sorted(NEVER)[:2]])
 spans = st.sampled_from([0, 59, 60, 299, 300, 900, 5000]).map(lambda seconds: timedelta(seconds=seconds))
@@ -158,7 +164,9 @@ troubles = st.builds(
     st.integers(0, 2),
     st.sampled_from(["JobLost", *ENDS]),
     st.integers(0, 2),
-    st.sampled_from(["begun", "trains", "failed", "killed", "diverging", "stopped"]),
+    st.sampled_from(
+        ["begun", "trains", "failed", "killed", "diverging", "stopped", "limited", "faulty", "restarted", "too small"]
+    ),
 )
 
 

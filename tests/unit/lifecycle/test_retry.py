@@ -16,7 +16,8 @@ from unit.builders import NOON, at
 
 POLICY = Policy()
 INFRASTRUCTURE = {"NodeFailure", "Preempted", "LaunchFailed"}
-ALWAYS = {"JobLost", "Suspended"}  # lost jobs up to a bound of their own
+# Up to bounds of their own: lost jobs, restarts of the nodes, and once the recipe's own time limit.
+ALWAYS = {"JobLost", "NodesRestarted", "Suspended", "TimeLimit"}
 
 
 def allocation(number: int, reason: str | None, runs: tuple[int, ...] = (0,)) -> Allocation:
@@ -29,8 +30,9 @@ def chain(reasons: Sequence[str | None], runs: tuple[int, ...] = (0,)) -> tuple[
     return tuple(allocation(number, reason, runs) for number, reason in enumerate(reasons))
 
 
-def failed(index: int = 0, allocation: int = 0) -> Run:
-    return Run(index=index, arm="A", allocation=allocation, phase=Phase.FAILED, reason="Any", message="the node failed")
+def failed(index: int = 0, allocation: int = 0, reason: str = "NodeFailure") -> Run:
+    words = "the node failed"
+    return Run(index=index, arm="A", allocation=allocation, phase=Phase.FAILED, reason=reason, message=words)
 
 
 def retries(allocations: tuple[Allocation, ...], limit: int = 2, *, known: int = 0, policy: Policy = POLICY) -> Retries:
@@ -49,15 +51,17 @@ def is_run_again(run: Run) -> bool:
 
 @pytest.mark.parametrize("reason", list(Reason))
 def test_the_reasons_for_which_it_is_run_again(reason: Reason) -> None:
-    after = retries(chain([reason.value])).given_back(failed(), allocation(0, reason.value))
+    before = failed(reason=reason.value)
+    after = retries(chain([reason.value])).given_back(before, allocation(0, reason.value))
     assert is_run_again(after) == (reason.value in INFRASTRUCTURE | ALWAYS)
-    assert is_run_again(after) or after == failed(), "what is not tried again stays as it failed"
+    assert is_run_again(after) or after == before, "what is not tried again stays as it failed"
 
 
 @pytest.mark.parametrize("reason", [None, "SomethingNew"])
 def test_a_reason_that_nobody_knows_is_not_tried_again(reason: str | None) -> None:
     ended = allocation(0, "x").model_copy(update={"reason": reason})
-    assert retries((ended,)).given_back(failed(), ended) == failed()
+    before = failed().model_copy(update={"reason": reason})
+    assert retries((ended,)).given_back(before, ended) == before
 
 
 @pytest.mark.parametrize(
@@ -77,22 +81,54 @@ def test_a_reason_that_nobody_knows_is_not_tried_again(reason: str | None) -> No
         pytest.param(["JobLost"] * 6, 0, False, id="lost six times"),
         pytest.param(["JobLost"] * 6, 20, False, id="which is no matter of the limit"),
         pytest.param(["JobLost"] * 5 + ["Suspended"] * 3 + ["JobLost"], 2, False, id="suspended between"),
+        pytest.param(["NodesRestarted"] * 5, 0, True, id="the nodes restarted five times"),
+        pytest.param(["NodesRestarted"] * 6, 20, False, id="six times"),
+        pytest.param(["NodesRestarted"] * 5 + ["HFRateLimit"], 1, True, id="which do not count"),
+        pytest.param(["HFRateLimit", "RegistryRateLimit"], 1, False, id="limits of others count"),
+        pytest.param(["TimeLimit"], 0, True, id="more time, once"),
     ],
 )
 def test_how_often(reasons: list[str], limit: int, again: bool) -> None:
     allocations = chain(reasons)
     last = allocations[-1]
     for known in (0, len(allocations) - 1):
-        after = retries(allocations, limit, known=known).given_back(failed(allocation=last.id), last)
+        after = retries(allocations, limit, known=known).given_back(failed(0, last.id, last.reason or ""), last)
         assert is_run_again(after) is again
+
+
+def test_more_time_is_given_once_and_only_where_the_spec_sets_no_limit() -> None:
+    run = failed(reason="TimeLimit")
+    first = allocation(0, "TimeLimit")
+    longer = allocation(1, "TimeLimit").model_copy(update={"time_limit_seconds": 7200})
+    assert is_run_again(retries((first,)).given_back(run, first))
+    assert not is_run_again(retries((first, longer)).given_back(run, longer))
+    assert not is_run_again(retries((first,)).given_back(run, first, trained=True))
+    spec = Spec.model_validate({"recipe": {"name": "replay"}, "timeLimitSeconds": 3600})
+    assert not is_run_again(Retries((first,), frozenset({0}), spec, POLICY).given_back(run, first))
+
+
+@pytest.mark.parametrize(
+    ("reason", "trained", "again"),
+    [
+        pytest.param("NodeFailure", True, True, id="the infrastructure, whenever"),
+        pytest.param("NCCLTimeout", False, True, id="what may be the program, before Training"),
+        pytest.param("NCCLTimeout", True, False, id="and after: the run counts as failed"),
+        pytest.param("CudaOOM", False, False, id="the same would fail again"),
+    ],
+)
+def test_a_run_that_reached_training_is_run_again_for_the_infrastructure_only(
+    reason: str, trained: bool, again: bool
+) -> None:
+    one = allocation(0, reason)
+    assert is_run_again(retries((one,)).given_back(failed(reason=reason), one, trained=trained)) is again
 
 
 def test_lost_jobs_are_counted_for_each_run() -> None:
     others = [allocation(number, "JobLost", (1,)) for number in range(6)]
     allocations = (*others, allocation(6, "JobLost", (0, 1)))
     history = retries(allocations)
-    assert is_run_again(history.given_back(failed(0, 6), allocations[-1]))
-    assert not is_run_again(history.given_back(failed(1, 6), allocations[-1]))
+    assert is_run_again(history.given_back(failed(0, 6, "JobLost"), allocations[-1]))
+    assert not is_run_again(history.given_back(failed(1, 6, "JobLost"), allocations[-1]))
 
 
 def test_of_allocations_that_fail_at_once_as_many_are_tried_again_as_the_limit_lets() -> None:
@@ -126,14 +162,15 @@ def test_of_one_that_failed_before_and_one_with_a_lower_number_now() -> None:
             "BackoffLimitExceeded",  # lowered meanwhile
             "4 allocations failed, and backoffLimit is 1; the last: the node failed",
         ),
-        (["NodeFailure"], 0, "Any", "the node failed"),
-        (["JobLost"] * 6, 2, "Any", "the node failed"),
-        (["NodeFailure", "NodeFailure", "TimeLimit"], 1, "Any", "the node failed"),
+        (["NodeFailure"], 0, "NodeFailure", "the node failed"),
+        (["JobLost"] * 6, 2, "JobLost", "the node failed"),
+        (["NodeFailure", "NodeFailure", "JobFailed"], 1, "JobFailed", "the node failed"),
     ],
 )
 def test_what_is_said_when_it_is_not_tried_again(reasons: list[str], limit: int, reason: str, message: str) -> None:
     allocations = chain(reasons)
-    after = retries(allocations, limit).given_back(failed(), allocations[-1])
+    last = allocations[-1]
+    after = retries(allocations, limit).given_back(failed(reason=last.reason or ""), last)
     assert (after.phase, after.reason, after.message) == (Phase.FAILED, reason, message)
 
 
@@ -162,6 +199,10 @@ def test_the_wait_of_a_thousandth_failure() -> None:
         pytest.param(["NodeFailure", "JobLost", "Preempted"], 2, None, 520.0, id="the second failure of the kind"),
         pytest.param(["NodeFailure", "NodeFailure"], 0, None, 520.0, id="two at once"),
         pytest.param(["NodeFailure", "NodeFailure"], 1, 505.0, 520.0, id="a second one during the wait"),
+        pytest.param(["RegistryRateLimit"], 0, None, 4100.0, id="a registry's limit: an hour"),
+        pytest.param(["HFRateLimit"], 0, None, 1100.0, id="Hugging Face's: ten minutes"),
+        pytest.param(["NodesRestarted"], 0, None, 680.0, id="until the nodes are back"),
+        pytest.param(["NodeFailure", "NodesRestarted"], 1, 505.0, 680.0, id="which is no failure that doubles it"),
     ],
 )
 def test_when_the_next_is_opened(
@@ -174,8 +215,8 @@ def test_when_the_next_is_opened(
 def test_the_bounds_are_those_of_the_policy() -> None:
     policy = Policy(most_lost=1, retry_first=timedelta(seconds=3), retry_longest=timedelta(seconds=5))
     lost = chain(["JobLost"] * 2)
-    assert is_run_again(retries(lost[:1], policy=policy).given_back(failed(), lost[0]))
-    assert not is_run_again(retries(lost, policy=policy).given_back(failed(), lost[1]))
+    assert is_run_again(retries(lost[:1], policy=policy).given_back(failed(reason="JobLost"), lost[0]))
+    assert not is_run_again(retries(lost, policy=policy).given_back(failed(reason="JobLost"), lost[1]))
     allocations = chain(["Preempted"] * 2)
     assert retries(allocations[:1], policy=policy).not_before(None, at(0)) == at(3)
     assert retries(allocations, policy=policy).not_before(None, at(0)) == at(5)

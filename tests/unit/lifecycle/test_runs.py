@@ -175,7 +175,7 @@ NOT_BEGUN, IN_DATA = JobLog(), STARTED.begin("data").end("data", code=2).mark("r
             "Completed",
             None,
             "NoResult",
-            "the log ends without a validation at the last step, so there is no result",
+            "there is no result: the log ends at step 20/20, without a validation at the last step",
             id="an exit code of 0 is no result",
         ),
         pytest.param(
@@ -183,7 +183,7 @@ NOT_BEGUN, IN_DATA = JobLog(), STARTED.begin("data").end("data", code=2).mark("r
             None,
             None,
             "NoResult",
-            "the log ends without",
+            "there is no result: the log ends at step 19/20",
             id="nor a validation before the last step",
         ),
     ],

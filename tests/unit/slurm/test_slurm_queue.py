@@ -94,7 +94,7 @@ def test_a_running_job_waits_for_nothing() -> None:
 def test_an_ended_job_in_squeue_has_its_times() -> None:
     row = squeue(f"17|TIMEOUT|{T10}|{T11}|{T12}|node-a|{NAME}|TimeLimit")
     assert (row.started, row.ended) == (ELEVEN, NOON)
-    assert row.why == ("TimeLimit", "the job reached its time limit; raise spec.timeLimitSeconds")
+    assert row.why == ("TimeLimit", "the job reached its time limit")
 
 
 def test_a_job_cancelled_as_it_waited_never_started() -> None:
@@ -150,8 +150,8 @@ ACCOUNTED = [
     ("CANCELLED by 1001", ("Cancelled", "the job was cancelled by user id 1001")),
     ("CANCELLED by 1060117793", ("Cancelled", "the job was cancelled by user id 1060117793")),
     ("CANCELLED+", ("Cancelled", "the job was cancelled")),
-    ("TIMEOUT", ("TimeLimit", "the job reached its time limit; raise spec.timeLimitSeconds")),
-    ("DEADLINE", ("TimeLimit", "the job reached its time limit; raise spec.timeLimitSeconds")),
+    ("TIMEOUT", ("TimeLimit", "the job reached its time limit")),
+    ("DEADLINE", ("TimeLimit", "the job reached its time limit")),
     ("FAILED", ("JobFailed", "the job's script failed")),
     ("OUT_OF_MEMORY", ("OutOfMemory", "the job used more memory than it was given")),
     ("NODE_FAIL", ("NodeFailure", "the node failed")),

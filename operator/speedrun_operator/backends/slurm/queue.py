@@ -55,7 +55,7 @@ _ENDED: Mapping[str, Reason] = {
     "RECONFIG_FAIL": Reason.LAUNCH_FAILED,
 }
 
-SAY_TIME_LIMIT = "the job reached its time limit; raise spec.timeLimitSeconds"
+SAY_TIME_LIMIT = "the job reached its time limit"
 _SAY_ENDED: Mapping[Reason, str] = {
     Reason.CANCELLED: "the job was cancelled",
     Reason.TIME_LIMIT: SAY_TIME_LIMIT,
