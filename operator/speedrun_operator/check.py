@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -11,15 +12,21 @@ from typing import Any
 
 from speedrun_operator.api.names import CRD_INSTALL, CRD_NAME, GROUP, KIND, PLURAL, VERSION
 from speedrun_operator.api.schema import custom_resource_definition
+from speedrun_operator.api.spec import RecipeRef, Spec
+from speedrun_operator.backends.slurm import facts
+from speedrun_operator.backends.slurm.commands import sections
 from speedrun_operator.backends.slurm.script import bash_path
+from speedrun_operator.facts import ClusterFacts, drivers_of, has
 from speedrun_operator.kube.access import AccessError, load
 from speedrun_operator.kube.client import ApiError, Kube, NotFound
 from speedrun_operator.login import Login, LoginError
+from speedrun_operator.placement import place
+from speedrun_operator.planning import RunPlan, Site, plan
+from speedrun_operator.recipes.recipe import Recipe, shipped
 from speedrun_operator.resync import scopes
 from speedrun_operator.service import slurm_login
 from speedrun_operator.settings import Settings
 
-SINFO = "exec env -u SINFO_FORMAT sinfo -h -o '%P|%D|%t|%G|%f'"
 STORAGE = 'root=ROOT; mkdir -p "$root" && [ -w "$root" ] && df -Ph "$root" | tail -n 1'
 LOGIN_SECONDS = 220.0
 PUBLISH_SECONDS = 10.0
@@ -170,7 +177,8 @@ async def _slurm(settings: Settings) -> AsyncIterator[Finding]:
         user, _, host = who.stdout.decode(errors="replace").strip().partition("\n")
         yield Finding("login", True, f"{login.target} is {user} on {host}")
         yield await _storage(login, settings)
-        yield await _sinfo(login)
+        async for finding in _cluster(login, settings):
+            yield finding
     finally:
         await login.close()
 
@@ -188,14 +196,32 @@ async def _storage(login: Login, settings: Settings) -> Finding:
     return Finding("storage", True, f"{root}: {fields[3]} free" if len(fields) >= 4 else root)
 
 
-async def _sinfo(login: Login) -> Finding:
+async def _cluster(login: Login, settings: Settings) -> AsyncIterator[Finding]:
+    nonce = secrets.token_hex(8)
     try:
-        done = await login.run(SINFO, timeout=60)
+        done = await login.run(facts.command(root=settings.slurm.root, nonce=nonce), timeout=60)
     except LoginError as error:
-        return Finding("slurm", None, f"sinfo: {error}")
-    rows = [line.split("|") for line in done.stdout.decode(errors="replace").splitlines() if line.count("|") == 4]
-    if done.exit_code != 0 or not rows:
-        said = done.stderr.decode(errors="replace").strip() or f"exit code {done.exit_code}"
-        return Finding("slurm", False, f"sinfo failed ({said}); look at slurmctld")
-    told = "; ".join(f"{name} {count} {state} {gres}" for name, count, state, gres, _ in rows)
-    return Finding("slurm", True, told)
+        yield Finding("slurm", None, f"sinfo: {error}")
+        return
+    found = facts.read(sections(done.stdout, nonce))
+    if found is None:
+        said = done.stderr.decode(errors="replace").strip() or "it did not answer"
+        yield Finding("slurm", False, f"sinfo failed ({said}); look at slurmctld")
+        return
+    yield Finding("slurm", bool(found.partitions), has(found))
+    for recipe in shipped().values():
+        if recipe.gpus.counts[0]:
+            yield _recipe(recipe, found, settings)
+
+
+def _recipe(recipe: Recipe, found: ClusterFacts, settings: Settings) -> Finding:
+    """Where a recipe's GPU jobs would go. That a cluster cannot run one of them is no fault of it."""
+    site = Site(gpu_partition=settings.slurm.gpu_partition, partition=settings.slurm.partition)
+    made = plan(Spec(recipe=RecipeRef(name=recipe.name)), {recipe.name: recipe}, site)
+    placed = place(made, found) if isinstance(made, RunPlan) else made
+    if not isinstance(placed, RunPlan):
+        return Finding("recipe", True, f"{recipe.name} cannot run here: {placed.message}")
+    drivers = ", ".join(drivers_of(found, placed.gpu_type)) or "not known until a job has run on them"
+    where = f"partition {placed.partition}" if placed.partition else "Slurm's default partition"
+    text = f"{recipe.name} runs on {placed.gpu_count} GPUs of {placed.gpu_type or 'any type'} in {where}"
+    return Finding("recipe", True, f"{text}; driver: {drivers}" if placed.driver else text)

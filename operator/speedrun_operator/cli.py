@@ -161,6 +161,8 @@ def _print_plan(identity: Identity, planned: RunPlan, settings: Settings) -> Non
     arguments = " ".join(script.sbatch_arguments(planned, identity, name))
     print(f"# Plan of {identity}")
     print("".join(f"#   {line}\n" for line in yaml.safe_dump(summary, sort_keys=False).splitlines()), end="")
+    if planned.gpu_count and not planned.partition:
+        print("# The partition is chosen when it is submitted, by the GPUs that the cluster has.")
     print(f"# sbatch {arguments}")
     print(script.render(planned, identity, 0, settings.slurm.root, settings.slurm.python), end="")
 

@@ -39,8 +39,8 @@ class Refusal:
 class Site:
     """What the operator's settings say of the cluster.
 
-    `gpu_partition` is the partition of GPU jobs that name none; `{gpu}` in it becomes the GPU type in lower case, as
-    SUNK names its partitions (compute-h100). Empty leaves the choice to Slurm.
+    `gpu_partition` is the partition of GPU jobs that name none; empty: `placement` chooses one by what the cluster has.
+    `partition`: that of other jobs; empty leaves the choice to Slurm.
     """
 
     gpu_partition: str = ""
@@ -61,7 +61,8 @@ class PlannedRun:
 class RunPlan:
     """One allocation's work, resolved. `time_limit_minutes` is wall time; memory is in MiB.
 
-    `parameters` and `environment` are as they were written; `runs` has them for each run.
+    `parameters` and `environment` are as they were written; `runs` has them for each run. `gpu_types`: those that the
+    recipe and the spec allow, the best first; none: any. `driver`: the oldest major version of NVIDIA's that will do.
     """
 
     recipe: str
@@ -75,6 +76,8 @@ class RunPlan:
     memory_mib: int
     time_limit_minutes: int
     partition: str
+    gpu_types: tuple[str, ...]
+    driver: int | None
     slurm: SlurmOptions
     repository: str | None
     commit: str | None
@@ -131,7 +134,7 @@ def plan(spec: Spec, recipes: Mapping[str, Recipe], site: Site) -> RunPlan | Ref
     if isinstance(gpus, Refusal):
         return gpus
     gpu_type, gpu_count = gpus
-    if refused := _environment_fault(spec):
+    if refused := _environment_fault(spec) or _several_nodes(spec):
         return refused
     # Not `runs`, which may be raised: what status.plan says once must stay true.
     own = recipe.start_up_seconds + recipe.run_seconds * spec.runs_per_allocation
@@ -147,7 +150,9 @@ def plan(spec: Spec, recipes: Mapping[str, Recipe], site: Site) -> RunPlan | Ref
         cpus=recipe.cpus,
         memory_mib=recipe.memory_mib,
         time_limit_minutes=math.ceil(seconds / 60),
-        partition=_partition(spec, site, gpu_type, gpu_count),
+        partition=spec.slurm.partition or (site.gpu_partition if gpu_count else site.partition),
+        gpu_types=_gpu_types(spec, recipe, gpu_type),
+        driver=recipe.gpus.driver,
         slurm=spec.slurm,
         repository=recipe.repository,
         commit=recipe.revision,
@@ -253,9 +258,16 @@ def _gpus(spec: Spec, recipe: Recipe) -> tuple[str | None, int] | Refusal:
     return Refusal(Reason.UNSUPPORTED_HARDWARE, f"spec.gpus.type: recipe {recipe.name} runs on {fits}, not on {wanted}")
 
 
-def _partition(spec: Spec, site: Site, gpu_type: str | None, gpu_count: int) -> str:
-    if spec.slurm.partition:
-        return spec.slurm.partition
-    if gpu_count and site.gpu_partition and (gpu_type or "{gpu}" not in site.gpu_partition):
-        return site.gpu_partition.replace("{gpu}", (gpu_type or "").lower())
-    return site.partition
+def _gpu_types(spec: Spec, recipe: Recipe, gpu_type: str | None) -> tuple[str, ...]:
+    asked = spec.gpus.type if spec.gpus else None
+    return recipe.gpus.types if asked is None else (gpu_type or asked,)
+
+
+def _several_nodes(spec: Spec) -> Refusal | None:
+    """A run is on one node, so that more than one that must be part of it can never be."""
+    names = spec.slurm.node_list
+    several = len(names) > 1 or any(re.search(r"\[[^]]*[,-]", name) for name in names)
+    if not several:
+        return None
+    message = "spec.slurm.nodeList: a job runs on one node, so name one; spec.slurm.exclude keeps it off others"
+    return Refusal(Reason.INVALID_SPEC, message)

@@ -31,6 +31,7 @@ from speedrun_operator.lifecycle.situation import Situation
 from speedrun_operator.planning import RunPlan
 from speedrun_operator.record import Record
 from speedrun_operator.release import Release
+from speedrun_operator.surroundings import Surroundings
 
 logger = logging.getLogger(__name__)
 
@@ -57,6 +58,7 @@ class Engine:
         self.polls = 0
         self._record = Record(kube, setup.clock)
         self._jobs = Jobs(backend, setup) if backend is not None else None
+        self._around = Surroundings(backend, setup.clock)
         self._release = Release(kube, self._jobs, setup) if self._jobs is not None else None
 
     @property
@@ -239,17 +241,18 @@ class Engine:
                 return True
             if not resource.protected:
                 return True  # Kopf adds the finalizer; its event wakes us
-            plan_ = self._setup.plan(resource)
+            plan_, waiting = await self._around.placed(resource, self._setup.plan(resource))
             situation = Situation(
                 resource=resource,
                 plan=plan_,
                 now=self._clock.now(),
                 cluster=self._setup.cluster,
-                waiting=self._setup.waiting,
+                waiting=self._setup.waiting or waiting,
                 observed=observed,
                 outcomes=outcomes,
                 gone=gone,
                 unanswered=unanswered,
+                controller_started=await self._around.controller_started(observed.values()),
                 policy=self._setup.policy,
             )
             decision = decide(situation)
@@ -275,7 +278,7 @@ class Engine:
                     outcomes = await self._jobs.submit(entry.resource, submit, plan_)
                 entry.waits = any(isinstance(outcome, Busy | Unknown) for outcome in outcomes.values())
             elif not decision.cancel:
-                return not _unsettled(decision.status)
+                return not _unsettled(decision.status) and waiting is None
             observed, unanswered = {}, None
         return False
 

@@ -32,6 +32,9 @@ SHARED_PATH = r"^(~$|~/|/)[A-Za-z0-9_./@+ -]*$"
 Namespace = Annotated[str, StringConstraints(max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
 
 
+PartitionName = Annotated[str, StringConstraints(max_length=128, pattern=r"^([A-Za-z0-9_][A-Za-z0-9_.-]*)?$")]
+
+
 class Group(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -76,11 +79,13 @@ class SlurmSettings(Group):
     python: Annotated[str, StringConstraints(pattern=SHARED_PATH.replace("^(", "^(python3$|"))] = Field(
         default="python3", description="Python on the nodes, with torch, for recipes that run our trainer."
     )
-    gpu_partition: str = Field(
-        default="compute-{gpu}",
-        description="Partition of GPU jobs that name none; {gpu} is the GPU type in lower case. Empty: partition.",
+    gpu_partition: PartitionName = Field(
+        default="",
+        description="Partition of GPU jobs that name none. Empty: chosen by what sinfo says the cluster has.",
     )
-    partition: str = Field(default="", description="Partition of jobs that name none. Empty: Slurm's default.")
+    partition: PartitionName = Field(
+        default="", description="Partition of jobs that name none. Empty: Slurm's default."
+    )
     poll_seconds: Annotated[float, Field(ge=1)] = Field(default=10, description="Period of the polls.")
     lost_after_seconds: Annotated[float, Field(ge=10)] = Field(
         default=300, description="A job that no witness knows for so long is lost."

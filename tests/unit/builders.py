@@ -25,7 +25,7 @@ NOON = datetime(2026, 7, 1, 12, tzinfo=UTC)
 CLUSTER = "c1c1c1c1"
 UID = "0f0e0d0c-1111-2222-3333-444455556666"
 REPLAY: Mapping[str, Any] = {"recipe": {"name": "replay"}}
-SITE = Site(gpu_partition="compute-{gpu}")
+SITE = Site()
 
 
 def at(seconds: float) -> datetime:

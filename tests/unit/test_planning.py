@@ -166,13 +166,10 @@ def test_gpus(name: str, gpus: dict[str, Any] | None, type_: str | None, count: 
 @pytest.mark.parametrize(
     ("name", "gpus", "slurm", "site", "partition"),
     [
-        pytest.param("hopper", None, {}, SITE, "compute-h100", id="by the GPU type"),
-        pytest.param("hopper", {"type": "H200"}, {}, SITE, "compute-h200", id="by the type that was asked for"),
         pytest.param("hopper", None, {"partition": "mine"}, SITE, "mine", id="the one that was asked for"),
-        pytest.param("hopper", None, {}, Site("", "all"), "all", id="no rule for GPUs"),
+        pytest.param("hopper", None, {}, Site("", "all"), "", id="chosen by what the cluster has"),
         pytest.param("hopper", None, {}, Site("gpus", "all"), "gpus", id="one for all GPUs"),
         pytest.param("any", None, {}, Site("gpus", "all"), "gpus", id="one for all, type unknown"),
-        pytest.param("any", None, {}, Site("compute-{gpu}", "all"), "all", id="by the type, which is unknown"),
         pytest.param("any", {"count": 0}, {}, Site("gpus", "all"), "all", id="no GPUs"),
         pytest.param("cpu", None, {}, SITE, "", id="Slurm's own default"),
     ],
@@ -327,3 +324,15 @@ def test_every_recipe_that_ships_can_be_planned_with_nothing_but_its_name(name: 
     assert isinstance(made, RunPlan)
     assert (made.target, made.gpu_count, made.commit) == (recipe.target, recipe.gpus.counts[0], recipe.revision)
     assert 60 * made.time_limit_minutes >= recipe.start_up_seconds + recipe.run_seconds
+
+
+@pytest.mark.parametrize("names", [["a", "b"], ["a-[1-2]"], ["a-[1,3]"], ["a-[1]", "a-[1]"]])
+def test_several_nodes_that_must_be_part_of_a_job_on_one_are_refused(names: list[str]) -> None:
+    made = planned(slurm={"nodeList": names})
+    assert isinstance(made, Refusal)
+    assert made.message.startswith("spec.slurm.nodeList: a job runs on one node")
+
+
+@pytest.mark.parametrize("names", [[], ["a"], ["a-b-1"], ["a-[12]"]])
+def test_one_node_by_name(names: list[str]) -> None:
+    assert fits(planned(slurm={"nodeList": names})).slurm.node_list == names

@@ -6,6 +6,7 @@ import re
 import subprocess
 
 import pytest
+import yaml
 
 from speedrun_operator.progress import FORMATS
 from speedrun_operator.recipes.recipe import Parameter, Recipe, RecipeError, Stage, read, shipped
@@ -164,3 +165,22 @@ def test_a_value_that_does_not_fit(parameter: Parameter, value: int | str, messa
     with pytest.raises(ValueError) as fault:
         parameter.check(value)
     assert str(fault.value) == message
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (["image"], "steps: Value error, a step must not be called 'image': the container's build is"),
+        (["data", "image-probe"], "steps: Value error, a step must not be called 'image-probe'"),
+        (["train", "data", "train"], "steps: Value error, two steps are called 'train'"),
+        (["../x"], "steps.0.name: String should match pattern"),
+        (["a b"], "steps.0.name: String should match pattern"),
+        (["$(id)"], "steps.0.name: String should match pattern"),
+    ],
+)
+def test_steps_that_would_overwrite_each_others_files_are_refused(names: list[str], said: str) -> None:
+    steps = [{"name": name, "stage": "train", "run": "true"} for name in names]
+    facts = {"name": "x", "about": "x", "target": 3, "logFormat": "modded-nanogpt", "gpus": {"counts": [0]}}
+    recipe = {**facts, "startUpSeconds": 1, "runSeconds": 1, "steps": steps}
+    with pytest.raises(RecipeError, match=re.escape(said)):
+        read("x.yaml", yaml.safe_dump(recipe))

@@ -47,7 +47,7 @@ def test_flags_before_environment_before_file(config: Path, monkeypatch: pytest.
     settings = loaded("--login.host=from-flag", config=config)
     assert (settings.login.host, settings.login.user, settings.login.port) == ("from-flag", "from-environment", 1)
     assert settings.slurm.partition == "from-file"
-    assert settings.slurm.gpu_partition == "compute-{gpu}", "what nobody says is the default"
+    assert settings.slurm.lost_after_seconds == 300, "what nobody says is the default"
 
 
 def test_the_file_may_be_named_by_the_environment(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:

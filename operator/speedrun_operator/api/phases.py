@@ -57,6 +57,9 @@ class Reason(StrEnum):
     UNSUPPORTED_HARDWARE = "UnsupportedHardware"
     SUBMISSION_REJECTED = "SubmissionRejected"
     LOGIN_NOT_CONFIGURED = "LoginNotConfigured"
+    CLUSTER_UNKNOWN = "ClusterUnknown"
+    NODES_UNAVAILABLE = "NodesUnavailable"
+    DRIVER_TOO_OLD = "DriverTooOld"
     # Submitted, Started
     NOT_SUBMITTED = "NotSubmitted"
     SUBMITTING = "Submitting"

@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Protocol
 
 from speedrun_operator.api.names import Identity
+from speedrun_operator.facts import ClusterFacts
 from speedrun_operator.lifecycle.observation import Observed, Outcome, Unknown
 from speedrun_operator.planning import RunPlan
 
@@ -80,6 +81,10 @@ class Backend(Protocol):
 
     async def cancel_jobs(self, jobs: Sequence[MarkedJob]) -> Unknown | None:
         """End jobs of `jobs()` whose Speedrun is gone."""
+        ...
+
+    async def facts(self) -> ClusterFacts | Unknown:
+        """What the place has: partitions, nodes, GPUs."""
         ...
 
     def forget(self, name: str) -> None:

@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 from speedrun_operator.api.phases import Reason
 from speedrun_operator.backends.base import AllocationRef, MarkedJob, Snapshot
 from speedrun_operator.backends.reading import Reading
+from speedrun_operator.facts import ClusterFacts
 from speedrun_operator.lifecycle.observation import Accepted, Busy, JobState, Observed, Outcome, Rejected, Unknown
 from speedrun_operator.planning import RunPlan
 
@@ -51,7 +52,7 @@ class Cluster:
     """Jobs by allocation name, a clock, and the faults that are asked for.
 
     `script` says what each new job will do. `partitions` None takes every partition. `silent`: what every call gets
-    for an answer. `lost_answers`: of so many further submissions the answer is lost.
+    for an answer. `lost_answers`: of so many further submissions the answer is lost. `asked`: how often for `facts`.
     """
 
     script: Script = at_once
@@ -63,6 +64,8 @@ class Cluster:
     marks: dict[str, MarkedJob] = field(default_factory=dict)
     fences: set[str] = field(default_factory=set)
     submissions: int = 0
+    facts: ClusterFacts = field(default_factory=ClusterFacts)
+    asked: int = 0
 
     def advance(self, seconds: float = 1) -> None:
         """Let time pass, and every job take its next step."""
@@ -163,6 +166,10 @@ class MemoryBackend:
         for each in jobs:
             self.cluster.jobs[each.name].end(Reason.CANCELLED)
         return None
+
+    async def facts(self) -> ClusterFacts | Unknown:
+        self.cluster.asked += 1
+        return self.cluster.silent or self.cluster.facts
 
     def forget(self, name: str) -> None:
         self._read.pop(name, None)

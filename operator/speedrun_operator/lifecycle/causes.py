@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from speedrun_operator.api.phases import Reason
 from speedrun_operator.api.status import Allocation
 from speedrun_operator.diagnosis import Retry, Rule, diagnose, rule_of
-from speedrun_operator.lifecycle.observation import Observed
+from speedrun_operator.lifecycle.observation import JobState, Observed
 from speedrun_operator.progress.allocation import AllocationProgress, RunRecord
 
 OWN_ENDS = frozenset({None, Reason.COMPLETED.value, Reason.JOB_FAILED.value})
@@ -82,10 +82,15 @@ def _words(rule: Rule, said: str | None) -> str:
     return f"{said}: {rule.remedy}" if said else rule.message
 
 
+def may_be_a_restart(seen: Observed) -> bool:
+    """Whether a job ended as a restart of its node would end it, so that it is worth asking whether there was one."""
+    killed = seen.reason == Reason.JOB_FAILED.value and seen.log is not None and seen.log.exit_code in KILLED
+    return seen.state is JobState.ENDED and (seen.reason == Reason.NODE_FAILURE.value or killed)
+
+
 def _nodes_restarted(seen: Observed, controller_started: datetime | None) -> bool:
     """A platform that adds or removes an account restarts Slurm's controller, and then each node with its jobs."""
     if controller_started is None or seen.started is None:
         return False
-    killed = seen.reason == Reason.JOB_FAILED.value and seen.log is not None and seen.log.exit_code in KILLED
     during = seen.started - BEFORE_NODES < controller_started <= (seen.ended or seen.asked)
-    return during and (seen.reason == Reason.NODE_FAILURE.value or killed)
+    return during and may_be_a_restart(seen)

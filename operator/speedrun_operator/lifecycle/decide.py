@@ -11,6 +11,7 @@ from datetime import datetime
 from decimal import Decimal
 
 from speedrun_operator.api.phases import AllocationState, ConditionType, Phase
+from speedrun_operator.api.resource import Resource
 from speedrun_operator.api.spec import RecipeRef, Spec
 from speedrun_operator.api.status import Allocation, PlanSummary, Run, Status
 from speedrun_operator.diagnosis import rule_of
@@ -34,7 +35,7 @@ def decide(situation: Situation) -> Decision:
     old = situation.resource.status
     if is_finished(old) or situation.resource.deleting:
         return Decision(old)
-    if _of_another(situation):
+    if is_of_another(situation.resource):
         old = Status()
     spec = situation.resource.spec or Spec(recipe=RecipeRef(name="unknown"))
     plan = old.plan
@@ -53,9 +54,8 @@ def decide(situation: Situation) -> Decision:
     return _live(situation, old, spec)
 
 
-def _of_another(situation: Situation) -> bool:
+def is_of_another(resource: Resource) -> bool:
     """Whether the status tells of another object's jobs, as one that was restored from a back-up does."""
-    resource = situation.resource
     return any(resource.identity.uid not in each.name for each in resource.status.allocations)
 
 

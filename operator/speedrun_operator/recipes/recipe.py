@@ -14,8 +14,10 @@ from importlib import resources
 from typing import Annotated, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 from pydantic.alias_generators import to_camel
+
+RESERVED_STEPS = frozenset({"image", "image-probe"})
 
 
 class RecipeModel(BaseModel):
@@ -60,6 +62,7 @@ class GpuNeeds(RecipeModel):
 
     types: tuple[str, ...] = ()
     counts: tuple[int, ...] = Field(min_length=1)
+    driver: int | None = Field(default=None, ge=1, description="Oldest major version of NVIDIA's driver that will do.")
 
 
 class Container(RecipeModel):
@@ -73,7 +76,7 @@ class Container(RecipeModel):
 class Step(RecipeModel):
     """One command of a run, as bash text."""
 
-    name: str
+    name: str = Field(pattern=r"^[a-z][a-z0-9-]{0,62}$")
     stage: Stage
     run: str
     container: bool = False
@@ -102,6 +105,18 @@ class Recipe(RecipeModel):
     environment: dict[str, str] = Field(default_factory=dict)
     parameters: dict[str, Parameter] = Field(default_factory=dict)
     steps: tuple[Step, ...] = Field(min_length=1)
+
+    @field_validator("steps")
+    @classmethod
+    def _files_of_their_own(cls, steps: tuple[Step, ...]) -> tuple[Step, ...]:
+        """Each step is a file of its name, beside those of the container's build."""
+        names = [each.name for each in steps]
+        for name in names:
+            if name in RESERVED_STEPS:
+                raise ValueError(f"a step must not be called {name!r}: the container's build is")
+            if names.count(name) > 1:
+                raise ValueError(f"two steps are called {name!r}")
+        return steps
 
 
 class RecipeError(Exception):

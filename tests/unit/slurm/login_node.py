@@ -15,8 +15,8 @@ from speedrun_operator.backends.slurm.outcome import read_outcome
 from speedrun_operator.lifecycle.observation import Outcome
 
 TOOLS = (
-    *("bash", "cat", "cp", "date", "dd", "grep", "head", "ln", "mkdir"),
-    *("mv", "rm", "rmdir", "sed", "stat", "tail", "xargs"),
+    *("bash", "cat", "cp", "date", "dd", "find", "grep", "head", "ln", "mkdir"),
+    *("mv", "rm", "rmdir", "sed", "sort", "stat", "tail", "xargs"),
 )
 NONCE = "0123456789abcdef"
 PREFIX = "sr-c1c1c1c1-"

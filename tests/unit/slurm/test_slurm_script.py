@@ -41,7 +41,7 @@ TEXT = st.text(alphabet=st.characters(blacklist_characters="\0", blacklist_categ
 
 
 def planned(recipe: str = "replay", **spec: Any) -> RunPlan:
-    made = plan(Spec.model_validate({"recipe": {"name": recipe}, **spec}), shipped(), Site("compute-{gpu}"))
+    made = plan(Spec.model_validate({"recipe": {"name": recipe}, **spec}), shipped(), Site("compute-h100"))
     assert isinstance(made, RunPlan), made
     return made.for_runs([(0, "A")])
 
@@ -223,7 +223,7 @@ OPTIONS: list[tuple[Mapping[str, Any], str]] = [
     ({"qos": "high"}, "--qos=high"),
     ({"reservation": "night"}, "--reservation=night"),
     ({"constraint": "gpu&(cu128|cu131)"}, "--constraint=gpu&(cu128|cu131)"),
-    ({"nodeList": ["a-[1-2]", "b"]}, "--nodelist=a-[1-2],b"),
+    ({"nodeList": ["a-[12]"]}, "--nodelist=a-[12]"),
     ({"exclude": ["c", "d-7"]}, "--exclude=c,d-7"),
     ({"nice": 7}, "--nice=7"),
 ]
@@ -347,3 +347,56 @@ def test_a_signal_reaches_what_runs_and_the_job_marks_its_end(
     assert said.rstrip().splitlines()[-1].startswith(f"SPEEDRUN job end exit={code}")
     job, exit_code, _, signalled = (node.ledger / "exit").read_text().split()
     assert (job, exit_code, signalled) == ("job=17", f"exit={code}", f"signal={number.name.removeprefix('SIG')}")
+
+
+# What a GPU job looks at first ------------------------------------------------------------------------------------
+
+
+def with_gpus(node: Node, said: str, code: int = 0, driver: int | None = 580) -> subprocess.CompletedProcess[str]:
+    """A GPU job on a node whose nvidia-smi says so."""
+    programs = node.home / "bin"
+    programs.mkdir(exist_ok=True)
+    (programs / "nvidia-smi").write_text(f"#!/bin/bash\nprintf '{said}'\nexit {code}\n")
+    (programs / "nvidia-smi").chmod(0o755)
+    made = replace(planned(), gpu_count=8, driver=driver, steps=(step("echo at work"),))
+    node.ledger.mkdir(parents=True)
+    script = node.home / "job.sh"
+    script.write_text(render(made, MINE, 0, "~/runs", "python3"))
+    return subprocess.run(
+        ["bash", script],
+        env={
+            "PATH": f"{programs}:/usr/bin:/bin",
+            "HOME": str(node.home),
+            "SLURM_JOB_ID": "17",
+            "SLURMD_NODENAME": "node-a",
+        },
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+
+
+def test_a_gpu_job_notes_its_nodes_driver(node: Node) -> None:
+    done = with_gpus(node, "NVIDIA H100 80GB HBM3, 580.95.05\\n" * 8)
+    assert (done.returncode, "at work" in done.stdout) == (0, True)
+    (kept,) = (node.home / "runs/.cache/nodes").iterdir()
+    assert (kept.name, kept.read_text()) == ("node-a", "NVIDIA H100 80GB HBM3, 580.95.05\n")
+
+
+def test_a_driver_that_is_too_old_ends_the_job_before_anything_is_fetched(node: Node) -> None:
+    done = with_gpus(node, "NVIDIA H100 80GB HBM3, 550.54.15\\n")
+    assert (done.returncode, "run=0" in done.stdout) == (1, False)
+    assert "speedrun: the driver is too old: 550.54.15 on node-a, and 580 or later is needed" in done.stderr
+    assert (node.ledger / "exit").read_text().startswith("job=17 exit=1 ")
+
+
+@pytest.mark.parametrize(
+    ("said", "code", "driver"),
+    [("", 0, 580), ("NVIDIA-SMI has failed\\n", 9, 580), ("odd\\n", 0, 580), ("NVIDIA T4, 450.1\\n", 0, None)],
+)
+def test_what_nvidia_smi_does_not_say_is_not_held_against_the_node(
+    node: Node, said: str, code: int, driver: int | None
+) -> None:
+    done = with_gpus(node, said, code, driver)
+    assert (done.returncode, "at work" in done.stdout) == (0, True)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from speedrun_operator.api.names import JOB_PREFIX
 from speedrun_operator.backends.base import AllocationRef, MarkedJob, Snapshot
 from speedrun_operator.backends.reading import Reading
-from speedrun_operator.backends.slurm import commands, script
+from speedrun_operator.backends.slurm import commands, facts, script
 from speedrun_operator.backends.slurm.answer import Poll, read_poll
 from speedrun_operator.backends.slurm.ledger import Memory, absorb
 from speedrun_operator.backends.slurm.outcome import last_lines
@@ -23,6 +23,7 @@ from speedrun_operator.backends.slurm.pace import Pace
 from speedrun_operator.backends.slurm.package import pack
 from speedrun_operator.backends.slurm.queue import parse_marked, parse_squeue
 from speedrun_operator.backends.slurm.submitter import Submitter
+from speedrun_operator.facts import ClusterFacts
 from speedrun_operator.lifecycle.observation import JobState, Observed, Outcome, Unknown
 from speedrun_operator.login import Login
 from speedrun_operator.login.errors import LoginError
@@ -30,6 +31,7 @@ from speedrun_operator.planning import RunPlan
 
 POLL_SECONDS = 60.0
 CANCEL_SECONDS = 60.0
+FACTS_SECONDS = 60.0
 POLL_OUTPUT = 2 * commands.POLL_BYTES
 
 
@@ -144,6 +146,15 @@ class SlurmBackend:
             return Unknown(error.reason.value, error.message, reachable=False)
         return None
 
+    async def facts(self) -> ClusterFacts | Unknown:
+        nonce = secrets.token_hex(8)
+        try:
+            done = await self._login.run(facts.command(root=self._site.root, nonce=nonce), timeout=FACTS_SECONDS)
+        except LoginError as error:
+            return Unknown(error.reason.value, error.message, reachable=False)
+        found = facts.read(commands.sections(done.stdout, nonce))
+        return found if found is not None else _silent(done.stderr, "sinfo")
+
     def forget(self, name: str) -> None:
         self._memory.pop(name, None)
 
@@ -192,9 +203,9 @@ class SlurmBackend:
         return poll if poll.queue_known else _silent(done.stderr)
 
 
-def _silent(stderr: bytes) -> Unknown:
+def _silent(stderr: bytes, program: str = "squeue") -> Unknown:
     said = last_lines(stderr.decode(errors="replace"))
-    return Unknown("SlurmUnreachable", f"squeue failed on the login node: {said}", reachable=False)
+    return Unknown("SlurmUnreachable", f"{program} failed on the login node: {said}", reachable=False)
 
 
 def _path(ref: AllocationRef) -> str:

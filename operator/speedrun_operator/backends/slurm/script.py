@@ -12,6 +12,7 @@ import shlex
 
 from speedrun_operator import __version__
 from speedrun_operator.api.names import Identity
+from speedrun_operator.backends.slurm.hardware import look
 from speedrun_operator.planning import RunPlan
 from speedrun_operator.recipes.recipe import Container, Step
 
@@ -163,6 +164,7 @@ def render(plan: RunPlan, identity: Identity, allocation: int, root: str, python
         f"root={bash_path(root)}",
         f"ledger={bash_path(ledger)}",
         _HEAD,
+        *look(plan),
         "",
         *_variables(plan, python),
         "",
