@@ -13,6 +13,7 @@ from speedrun_operator.backends.base import AllocationRef
 from speedrun_operator.clock import SYSTEM, Clock
 from speedrun_operator.lifecycle.situation import Policy, Waiting
 from speedrun_operator.planning import Refusal, RunPlan, Site, plan
+from speedrun_operator.policy import Rules, forbidden
 from speedrun_operator.recipes.recipe import Recipe
 
 CANCEL_AGAIN = 20.0
@@ -32,6 +33,14 @@ class Setup:
     release_seconds: float
     waiting: Waiting | None = None
     clock: Clock = SYSTEM
+    rules: Rules = field(default_factory=Rules)
+
+    def waits(self, resource: Resource) -> Waiting | None:
+        """What keeps this resource's allocations from being submitted, as long as the operator's settings are these."""
+        if self.waiting is not None or resource.spec is None:
+            return self.waiting
+        later = forbidden(self.rules, resource.identity, resource.spec)
+        return Waiting(later.reason, later.message) if later is not None else None
 
     def plan(self, resource: Resource) -> RunPlan | Refusal | None:
         """The resource's plan; None where its spec does not validate."""

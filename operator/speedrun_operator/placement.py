@@ -11,17 +11,9 @@ from dataclasses import dataclass, replace
 from speedrun_operator.api.phases import Reason
 from speedrun_operator.api.status import PlanSummary
 from speedrun_operator.facts import ClusterFacts, Partition, drivers_of, fitting, has, major, usable_nodes, words
-from speedrun_operator.planning import Refusal, RunPlan
+from speedrun_operator.planning import Later, Refusal, RunPlan
 
 ANY = (None,)
-
-
-@dataclass(frozen=True)
-class Later:
-    """Why a plan cannot be submitted now; heals without an edit."""
-
-    reason: str
-    message: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,14 @@ class Refusal:
 
 
 @dataclass(frozen=True)
+class Later:
+    """Why a plan cannot be submitted now; heals without an edit."""
+
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True)
 class Site:
     """What the operator's settings say of the cluster.
 

@@ -241,13 +241,16 @@ class Engine:
                 return True
             if not resource.protected:
                 return True  # Kopf adds the finalizer; its event wakes us
-            plan_, waiting = await self._around.placed(resource, self._setup.plan(resource))
+            plan_, forbidden = self._setup.plan(resource), self._setup.waits(resource)
+            waiting = None
+            if forbidden is None:
+                plan_, waiting = await self._around.placed(resource, plan_)
             situation = Situation(
                 resource=resource,
                 plan=plan_,
                 now=self._clock.now(),
                 cluster=self._setup.cluster,
-                waiting=self._setup.waiting or waiting,
+                waiting=forbidden or waiting,
                 observed=observed,
                 outcomes=outcomes,
                 gone=gone,

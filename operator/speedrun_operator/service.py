@@ -24,11 +24,12 @@ from speedrun_operator.backends.slurm.backend import SlurmBackend, SlurmSite
 from speedrun_operator.entries import Setup
 from speedrun_operator.handlers import Access, EngineLink, Watcher
 from speedrun_operator.health import HealthServer
-from speedrun_operator.kube.access import AccessError, load
+from speedrun_operator.kube.access import AccessError, load, own_namespace
 from speedrun_operator.kube.client import Kube, NotFound, Refused, Unavailable
 from speedrun_operator.lifecycle.situation import Policy, Waiting
 from speedrun_operator.login import Login, LoginTarget
 from speedrun_operator.planning import Site
+from speedrun_operator.policy import Rules
 from speedrun_operator.recipes.recipe import shipped
 from speedrun_operator.reconcile import Engine
 from speedrun_operator.resync import Resync
@@ -183,6 +184,14 @@ def _setup(settings: Settings, cluster: str) -> Setup:
         poll_seconds=settings.slurm.poll_seconds,
         release_seconds=settings.slurm.release_seconds,
         waiting=waiting,
+        rules=Rules(
+            recipes=tuple(settings.policy.allowed_recipes),
+            repositories=tuple(settings.policy.allowed_repositories),
+            custom=settings.policy.custom_recipes,
+            foreign=settings.policy.foreign_sources,
+            home=own_namespace(),
+            home_allowed=settings.policy.own_namespace,
+        ),
     )
 
 

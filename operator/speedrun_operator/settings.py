@@ -35,6 +35,11 @@ Namespace = Annotated[str, StringConstraints(max_length=63, pattern=r"^[a-z0-9](
 PartitionName = Annotated[str, StringConstraints(max_length=128, pattern=r"^([A-Za-z0-9_][A-Za-z0-9_.-]*)?$")]
 
 
+RecipeName = Annotated[str, StringConstraints(max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
+# A star anywhere else would let in what nobody thought of: https://host/team* is https://host/team-of-others, too.
+Repository = Annotated[str, StringConstraints(max_length=1024, pattern=r"^[^*\s]+(/\*)?$")]
+
+
 class Group(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -112,6 +117,31 @@ class WatchSettings(Group):
         return [each.strip() for each in value.split(",") if each.strip()] if isinstance(value, str) else value
 
 
+class PolicySettings(Group):
+    """What people may run: whoever may create a Speedrun runs code as the login user."""
+
+    allowed_recipes: Annotated[list[RecipeName], NoDecode] = Field(
+        default_factory=list, description="Recipes that may be run, with commas between. Empty: all of them."
+    )
+    allowed_repositories: Annotated[list[Repository], NoDecode] = Field(
+        default_factory=list,
+        description="Repositories that code may come from, besides the recipes' own, with commas between; a URL with "
+        "/* behind it is all below it. Empty: all of them.",
+    )
+    custom_recipes: bool = Field(default=True, description="Whether a Speedrun may bring a recipe of its own.")
+    foreign_sources: bool = Field(
+        default=True, description="Whether code may be run that is not the recipe's own, or an image of one's own."
+    )
+    own_namespace: bool = Field(
+        default=False, description="Whether Speedruns are run in the namespace that the operator itself runs in."
+    )
+
+    @field_validator("allowed_recipes", "allowed_repositories", mode="before")
+    @classmethod
+    def _names(cls, value: object) -> object:
+        return [each.strip() for each in value.split(",") if each.strip()] if isinstance(value, str) else value
+
+
 class Settings(BaseSettings):
     """All settings of `speedrun-operator run` and `check`."""
 
@@ -131,6 +161,7 @@ class Settings(BaseSettings):
     login: LoginSettings = Field(default_factory=LoginSettings)
     slurm: SlurmSettings = Field(default_factory=SlurmSettings)
     watch: WatchSettings = Field(default_factory=WatchSettings)
+    policy: PolicySettings = Field(default_factory=PolicySettings)
     health_address: str = Field(default="127.0.0.1:8080", description="host:port of /healthz; empty: none.")
     log_format: Literal["json", "text"] = Field(default="json", description="Form of the operator's own log.")
     log_level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="Least level logged.")

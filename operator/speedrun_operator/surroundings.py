@@ -18,8 +18,8 @@ from speedrun_operator.lifecycle.causes import may_be_a_restart
 from speedrun_operator.lifecycle.decide import is_of_another
 from speedrun_operator.lifecycle.observation import Observed, Unknown
 from speedrun_operator.lifecycle.situation import Waiting
-from speedrun_operator.placement import Later, place
-from speedrun_operator.planning import Refusal, RunPlan
+from speedrun_operator.placement import place
+from speedrun_operator.planning import Later, Refusal, RunPlan
 
 GOOD_FOR = 300.0
 FRESH = 10.0

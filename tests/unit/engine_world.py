@@ -14,10 +14,12 @@ from typing import Any
 from speedrun_operator.api.resource import Resource
 from speedrun_operator.api.status import Status
 from speedrun_operator.backends.memory import Cluster, MemoryBackend
+from speedrun_operator.entries import Setup
 from speedrun_operator.kube.client import Conflict, Kube, NotFound
 from speedrun_operator.lifecycle.situation import Policy
+from speedrun_operator.policy import Rules
 from speedrun_operator.recipes.recipe import shipped
-from speedrun_operator.reconcile import Engine, Setup
+from speedrun_operator.reconcile import Engine
 from unit.builders import REPLAY, SITE, patched, raw
 
 LIMIT_SECONDS = 20.0
@@ -68,7 +70,7 @@ class ApiServer(Kube):
 class World:
     """One Speedrun under a running engine."""
 
-    def __init__(self, spec: Mapping[str, Any], cluster: Cluster, policy: Policy) -> None:
+    def __init__(self, spec: Mapping[str, Any], cluster: Cluster, policy: Policy, rules: Rules) -> None:
         self.api = ApiServer()
         self.cluster = cluster
         made = raw(spec)
@@ -76,7 +78,13 @@ class World:
         self.api.objects[path] = made
         self._path = path
         setup = Setup(
-            cluster="memory00", recipes=shipped(), site=SITE, policy=policy, poll_seconds=0.02, release_seconds=5
+            cluster="memory00",
+            recipes=shipped(),
+            site=SITE,
+            policy=policy,
+            poll_seconds=0.02,
+            release_seconds=5,
+            rules=rules,
         )
         self.engine = Engine(kube=self.api, backend=MemoryBackend(cluster), setup=setup)
 
@@ -104,10 +112,13 @@ class World:
 
 @asynccontextmanager
 async def running_engine(
-    cluster: Cluster, spec: Mapping[str, Any] = REPLAY, policy: Policy | None = None
+    cluster: Cluster,
+    spec: Mapping[str, Any] = REPLAY,
+    policy: Policy | None = None,
+    rules: Rules | None = None,
 ) -> AsyncIterator[World]:
     """A Speedrun that was just made, and the engine at work on it."""
-    world = World(spec, cluster, policy or Policy())
+    world = World(spec, cluster, policy or Policy(), rules or Rules())
     task = asyncio.create_task(world.engine.run())
     world.engine.deliver(world.resource)
     try:

@@ -10,8 +10,8 @@ from speedrun_operator.api.spec import Spec
 from speedrun_operator.api.status import PlanSummary
 from speedrun_operator.backends.slurm.facts import parse_sinfo
 from speedrun_operator.facts import ClusterFacts
-from speedrun_operator.placement import Later, place
-from speedrun_operator.planning import Refusal, RunPlan, Site, plan
+from speedrun_operator.placement import place
+from speedrun_operator.planning import Later, Refusal, RunPlan, Site, plan
 from speedrun_operator.recipes.recipe import shipped
 
 SUNK_H100 = """\

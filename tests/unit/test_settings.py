@@ -201,3 +201,23 @@ def test_json_that_is_none_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPEEDRUN_LOGIN", '{"host": ')
     assert '"login"' in fault()
     assert "Expecting value" in fault()
+
+
+def test_rules_for_what_may_be_run(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config.write_text("policy: {allowed_recipes: [smoke], custom_recipes: false}\n")
+    monkeypatch.setenv("SPEEDRUN_POLICY__ALLOWED_REPOSITORIES", "https://github.com/me/*, git@host:team/x")
+    policy = loaded("--policy.foreign-sources=false", config=config).policy
+    assert (policy.allowed_recipes, policy.custom_recipes, policy.foreign_sources) == (["smoke"], False, False)
+    assert policy.allowed_repositories == ["https://github.com/me/*", "git@host:team/x"]
+    assert policy.own_namespace is False
+
+
+@pytest.mark.parametrize("text", ["https://github.com/me*", "*", "https://*/me", "https://a b"])
+def test_a_star_stands_behind_a_slash_only(text: str) -> None:
+    with pytest.raises(SettingsFault, match=r"policy\.allowed_repositories"):
+        loaded(f"--policy.allowed-repositories={text}")
+
+
+def test_a_rule_for_partitions_by_type_is_no_name_of_one() -> None:
+    with pytest.raises(SettingsFault, match=r"slurm\.gpu_partition"):
+        loaded("--slurm.gpu-partition=compute-{gpu}")

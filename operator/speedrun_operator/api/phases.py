@@ -60,6 +60,7 @@ class Reason(StrEnum):
     CLUSTER_UNKNOWN = "ClusterUnknown"
     NODES_UNAVAILABLE = "NodesUnavailable"
     DRIVER_TOO_OLD = "DriverTooOld"
+    NOT_ALLOWED = "NotAllowed"
     # Submitted, Started
     NOT_SUBMITTED = "NotSubmitted"
     SUBMITTING = "Submitting"

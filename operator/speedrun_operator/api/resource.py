@@ -15,6 +15,7 @@ from speedrun_operator.api.spec import Spec
 from speedrun_operator.api.status import Status
 
 # What pydantic says behind a field: which side of a union it tried, and that a key is at fault.
+_KEY_LIMIT = 64
 _NO_FIELDS = frozenset({"int", "constrained-str", "[key]"})
 
 
@@ -72,6 +73,13 @@ def explain(invalid: ValidationError) -> str:
     said: dict[str, list[str]] = {}
     for each in invalid.errors(include_url=False, include_input=False)[:8]:
         *parents, last = ("spec", *each["loc"])
-        path = ".".join(map(str, parents if last in _NO_FIELDS else [*parents, last]))
+        path = ".".join(map(_shown, parents if last in _NO_FIELDS else [*parents, last]))
         said.setdefault(path, []).append(each["msg"])
     return "; ".join(f"{path}: {' or: '.join(messages)}" for path, messages in said.items())
+
+
+def _shown(part: str | int) -> str:
+    """A part of a field's path, which may be a key that a user wrote: short and printable."""
+    text = str(part)
+    text = text if len(text) <= _KEY_LIMIT else f"{text[: _KEY_LIMIT - 1]}…"
+    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)

@@ -34,7 +34,7 @@ GPU_TYPE = r"^[A-Za-z0-9][A-Za-z0-9_-]*$"
 SlurmWord = Annotated[str, StringConstraints(max_length=128, pattern=rf"({SLURM_WORD})|^$")]
 NodeName = Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=SLURM_NODE)]
 ParameterName = Annotated[str, StringConstraints(min_length=1, max_length=63, pattern=PARAMETER_NAME)]
-ParameterText = Annotated[str, StringConstraints(max_length=1024)]
+ParameterText = Annotated[str, StringConstraints(max_length=1024, pattern=r"^[^\x00]*$")]
 
 
 def _no_text(value: Any) -> Any:

@@ -13,6 +13,8 @@ import yaml
 from kubernetes.aio.client import Configuration
 from kubernetes.aio.config import ConfigException, load_incluster_config, load_kube_config
 
+SERVICE_ACCOUNT_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+
 
 class AccessError(Exception):
     """No usable credentials. The message says which source was tried and what to do."""
@@ -45,6 +47,14 @@ async def credentials(kubeconfig: str | None, context: str | None) -> Credential
         scheme=scheme or ("Bearer" if token else None),
         token=token or None,
     )
+
+
+def own_namespace() -> str | None:
+    """The namespace that this process runs in as a pod; None: it is no pod."""
+    try:
+        return SERVICE_ACCOUNT_NAMESPACE.read_text(encoding="utf-8").strip() or None
+    except OSError:
+        return None
 
 
 async def load(kubeconfig: str | None, context: str | None) -> Configuration:

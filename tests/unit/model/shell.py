@@ -111,6 +111,8 @@ class Shell:
                 await self._poll(command, stdin, pause, output)
             elif "ask scancel" in command:
                 await self._cancel_jobs(command, pause)
+            elif "ask sinfo" in command:
+                await self._facts(pause, output)
             elif "ask squeue -h --me -o '%i|%j|%k'" in command:
                 await self._jobs(command, pause, output)
             else:
@@ -308,6 +310,15 @@ class Shell:
         output.say("squeue", 0 if rows is not None else 1)
         live = [each for each in rows or () if not each.over and each.name.startswith(prefix)]
         output.print("".join(f"{each.id}|{each.name}|{each.comment}\n" for each in live))
+        output.say("done")
+
+    async def _facts(self, pause: Pause, output: Output) -> None:
+        await pause()
+        answers = self.slurm.squeue() is not None
+        output.say("sinfo", 0 if answers else 1)
+        output.print("all*|up|infinite|2|idle|(null)|(null)\n" if answers else "")
+        output.say("started")
+        output.say("nodes")
         output.say("done")
 
 

@@ -13,6 +13,7 @@ import shlex
 from speedrun_operator import __version__
 from speedrun_operator.api.names import Identity
 from speedrun_operator.backends.slurm.hardware import look
+from speedrun_operator.backends.slurm.image import pyxis_reference
 from speedrun_operator.planning import RunPlan
 from speedrun_operator.recipes.recipe import Container, Step
 
@@ -181,7 +182,7 @@ def render(plan: RunPlan, identity: Identity, allocation: int, root: str, python
         parts += [
             "",
             f"image={image}",
-            f"base_image={shlex.quote(plan.container.base_image)}",
+            f"base_image={shlex.quote(pyxis_reference(plan.container.base_image))}",
             _CONTAINER.replace("SRUN_RESOURCES", resources),
         ]
     return "\n".join([*parts, "", *_runs(plan)]) + "\n"
