@@ -111,9 +111,12 @@ class Engine:
         side = [asyncio.create_task(self._beat()), asyncio.create_task(self.expiry.run())]
         try:
             while True:
+                began = self._clock.monotonic()
                 snapshot = await self._poll()
-                pause = POLL_LEAST if snapshot.behind else self._setup.poll_seconds * random.uniform(0.9, 1.1)
-                await asyncio.sleep(max(pause, snapshot.rest))
+                took = self._clock.monotonic() - began
+                period = 0.0 if snapshot.behind else self._setup.poll_seconds * random.uniform(0.9, 1.1)
+                # Slurm is left alone for at least as long as it was kept busy.
+                await asyncio.sleep(max(POLL_LEAST, snapshot.rest, took, period - took))
         finally:
             for task in (*side, *self._tasks):
                 task.cancel()
