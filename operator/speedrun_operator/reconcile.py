@@ -4,7 +4,7 @@ One resource at a time, under its lock: look at the latest object and at what a 
 object has not changed since, submit what the written status names, decide again. Polls ask about all live allocations
 in one remote command. A write that is refused or lost costs nothing but time: everything can be worked out again.
 
-Runs in one event loop of its own. Watch events come in through `deliver` and `gone`.
+Runs in one event loop of its own. Watch events come in through `watched` and `gone`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from typing import Any
 from speedrun_operator.api.names import Identity
 from speedrun_operator.api.phases import AllocationState
 from speedrun_operator.api.resource import Resource
-from speedrun_operator.api.status import Status
 from speedrun_operator.backends.base import AllocationRef, Backend, Snapshot
 from speedrun_operator.entries import Entry, Setup, newer
 from speedrun_operator.expiry import Expiry
@@ -52,7 +51,6 @@ class Engine:
         self._entries: dict[str, Entry] = {}
         self._slots = asyncio.Semaphore(AT_ONCE)
         self._tasks: set[asyncio.Task[None]] = set()
-        self._kick = asyncio.Event()
         self.expiry = Expiry(kube, setup.clock)
         self.ticked = self._clock.monotonic()
         self.polls = 0
@@ -284,7 +282,10 @@ class Engine:
                     outcomes = await self._jobs.submit(entry.resource, submit, plan_)
                 entry.waits = any(isinstance(outcome, Busy | Unknown) for outcome in outcomes.values())
             elif not decision.cancel:
-                return not _unsettled(decision.status) and waiting is None
+                return (
+                    all(each.state is not AllocationState.SUBMITTING for each in decision.status.allocations)
+                    and waiting is None
+                )
             observed, unanswered = {}, None
         return False
 
@@ -296,7 +297,3 @@ class Engine:
             yield
         finally:
             await self._slots.acquire()
-
-
-def _unsettled(status: Status) -> bool:
-    return any(each.state is AllocationState.SUBMITTING for each in status.allocations)
