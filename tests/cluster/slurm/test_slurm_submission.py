@@ -130,13 +130,14 @@ async def test_without_a_controller_nothing_is_submitted_and_nothing_said(world:
     assert (await until(world, ref, any_answer)).job_id == number
 
 
+TWO_NODES = replay().slurm.model_copy(update={"node_list": ("slurm-h100-0", "slurm-h100-1")})  # planning refuses it
 REFUSED = {
     "partition": (replay(partition="compute-h200"), "Invalid partition name specified"),
     "constraint": (replay(slurm={"constraint": "cu131"}), "Invalid feature specification"),
     "reservation": (replay(slurm={"reservation": "nobodys"}), "Requested reservation is invalid"),
     "nodeList": (replay(slurm={"nodeList": ["node-9"]}), "Invalid node name specified"),
     "exclude": (replay(slurm={"exclude": ["slurm-h100-[0-1]"]}), "Requested node configuration is not available"),
-    "two nodes": (replay(slurm={"nodeList": ["slurm-h100-0", "slurm-h100-1"]}), "invalid number of nodes"),
+    "two nodes": (replace(replay(), slurm=TWO_NODES), "invalid number of nodes"),
     "GPUs": (replace(replay(), gpu_count=9), "Requested node configuration is not available"),
     "memory": (replace(replay(), memory_mib=2_000_000), "Requested node configuration is not available"),
     "CPUs": (replace(replay(), cpus=65), "Requested node configuration is not available"),
