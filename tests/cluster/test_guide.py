@@ -186,15 +186,17 @@ def test_a_second_run_shares_the_image_and_the_data(runs: Speedruns, slurm: Slur
     assert first["logPath"] != second["logPath"]
 
 
-@pytest.mark.parametrize("fault", ["package", "save"])
-def test_a_build_that_fails_leaves_no_image_behind(runs: Speedruns, slurm: Slurm, shell: Shell, fault: str) -> None:
+@pytest.mark.parametrize(("fault", "reason"), [("package", "PackageMissing"), ("save", "ImageNotSaved")])
+def test_a_build_that_fails_leaves_no_image_behind(
+    runs: Speedruns, slurm: Slurm, shell: Shell, fault: str, reason: str
+) -> None:
     """Pyxis saves a half-built container and a broken file just the same; the guide's script would use it for ever."""
     if fault == "package":
         shell("cat >>.bashrc", "export STUB_PIP_FAIL=torch\n")
     else:
         slurm.pyxis.fail_saves()
     broken = apply(runs, "broken")
-    assert (broken["phase"], broken["reason"]) == ("Failed", "JobFailed")
+    assert (broken["phase"], broken["reason"]) == ("Failed", reason)
     assert "stage image" in broken["runs"][0]["message"]
     assert "pyxis: exported container" in log(broken) or "pyxis: failed to export container" in log(broken)
     assert images() == []

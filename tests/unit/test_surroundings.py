@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from datetime import timedelta
+
+import pytest
 
 from speedrun_operator.api.phases import AllocationState, ConditionType, Phase, Reason
+from speedrun_operator.api.status import Status
 from speedrun_operator.backends.memory import Cluster, Job, Step
 from speedrun_operator.backends.slurm.facts import parse_sinfo
 from speedrun_operator.facts import ClusterFacts
 from speedrun_operator.lifecycle.observation import Unknown
 from speedrun_operator.planning import RunPlan
-from unit.builders import TRAINING, JobLog
+from unit.builders import NOON, TRAINING, JobLog
 from unit.engine_world import running_engine
 
 NANOGPT = {"recipe": {"name": "modded-nanogpt"}}
@@ -79,17 +83,24 @@ async def test_a_cluster_that_does_not_answer_is_no_cluster_without_gpus() -> No
         await world.until("finished", lambda status: status.phase is Phase.SUCCEEDED)
 
 
-async def test_a_restart_of_the_nodes_in_mid_run_is_told_from_a_node_that_failed() -> None:
-    def broken(plan: RunPlan) -> Iterable[Step]:
-        return (Job.start, lambda job: job.write(TRAINING.text), lambda job: job.end(Reason.NODE_FAILURE))
+@pytest.mark.parametrize(("restarted", "reason"), [(True, "NodesRestarted"), (False, "NodeFailure")])
+async def test_a_restart_of_the_nodes_in_mid_run_is_told_from_a_node_that_failed(restarted: bool, reason: str) -> None:
+    place = Cluster(facts=ClusterFacts(controller_started=NOON - timedelta(days=300)))
 
-    for restarted, reason in ((True, "NodesRestarted"), (False, "NodeFailure")):
-        place = Cluster(script=broken)
-        place.facts = ClusterFacts(controller_started=place.now if restarted else None)
-        async with running_engine(place) as world:
-            status = await world.until(
-                "ended",
-                lambda status: bool(status.allocations) and status.allocations[0].state is AllocationState.ENDED,
-            )
-            assert (status.phase, status.allocations[0].reason, status.reason) == (Phase.PENDING, reason, reason)
-            assert world.cluster.asked == 1
+    def broken(plan: RunPlan) -> Iterable[Step]:
+        def restart(job: Job) -> None:
+            if restarted:
+                place.facts = ClusterFacts(controller_started=job.seen.asked)
+            job.write(TRAINING.text)
+
+        return (Job.start, restart, lambda job: job.end(Reason.NODE_FAILURE))
+
+    place.script = broken
+    async with running_engine(place) as world:
+        status = await world.until("ended", ended)
+        assert (status.phase, status.allocations[0].reason, status.reason) == (Phase.PENDING, reason, reason)
+        assert world.cluster.asked == 1
+
+
+def ended(status: Status) -> bool:
+    return bool(status.allocations) and status.allocations[0].state is AllocationState.ENDED

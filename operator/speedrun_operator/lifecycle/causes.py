@@ -6,7 +6,7 @@ that is not to be tried again, since the run had reached Training, is written to
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from speedrun_operator.api.phases import Reason
 from speedrun_operator.api.status import Allocation
@@ -17,7 +17,6 @@ from speedrun_operator.progress.allocation import AllocationProgress, RunRecord
 OWN_ENDS = frozenset({None, Reason.COMPLETED.value, Reason.JOB_FAILED.value})
 """What a backend says of a job whose program ended by itself."""
 
-BEFORE_NODES = timedelta(minutes=15)  # the controller restarts first, then node after node
 KILLED = frozenset({137, 143})
 
 
@@ -89,8 +88,11 @@ def may_be_a_restart(seen: Observed) -> bool:
 
 
 def _nodes_restarted(seen: Observed, controller_started: datetime | None) -> bool:
-    """A platform that adds or removes an account restarts Slurm's controller, and then each node with its jobs."""
-    if controller_started is None or seen.started is None:
+    """A platform that adds or removes an account restarts Slurm's controller, and then each node with its jobs.
+
+    Only of jobs that were there before: a controller that is new tells nothing of a node that fails later.
+    """
+    since = seen.submitted or seen.started
+    if controller_started is None or since is None:
         return False
-    during = seen.started - BEFORE_NODES < controller_started <= (seen.ended or seen.asked)
-    return during and may_be_a_restart(seen)
+    return since < controller_started <= (seen.ended or seen.asked) and may_be_a_restart(seen)

@@ -248,6 +248,12 @@ SIGNATURES = {
         "ImageHalfBuilt",
         "builds it again",
     ),
+    "an image that cannot be written": Trouble(
+        "image",
+        ("slurmstepd: error: pyxis: failed to export container pyxis_17.0 to /home/a/x.sqsh", *SPANK),
+        "ImageNotSaved",
+        "has space",
+    ),
     "a stale container": Trouble(
         "image",
         pyxis("[ERROR] File already exists: /opt/sunk/tmp/enroot-data/user-1001/pyxis_17.0"),
