@@ -94,7 +94,7 @@ def retried(runs: Speedruns, world: World, first: str, train_time: str) -> None:
     assert (status["phase"], status["train_time"]) == ("Succeeded", train_time)
     assert [each["reason"] for each in status["allocations"]] == ["NodeFailure", "Completed"]
     warned = [text for _, reason, text in runs.events("node") if reason == "NodeFailure"]
-    assert warned and warned[0].startswith("the node failed; tried again from ")
+    assert warned and warned[0].startswith("the node failed: ") and "; tried again from " in warned[0]
     assert world.starts(runs.get("node")["metadata"]["uid"]) == [[first], [status["job"]]]
     assert seconds_between(status["allocations"][0]["ended"], status["allocations"][1]["claimed"]) >= 9
 
@@ -190,7 +190,10 @@ def test_a_held_job_says_so_and_heals_when_it_is_released(runs: Speedruns, world
             world.admin("scontrol", "hold", job)
             status = runs.wait("held", "held", lambda each: each.get("reason") == "JobHeldAdmin")
             assert status["phase"] == "Queued"
-            assert condition(status, "Started")["message"] == f"job {job} waits: JobHeldAdmin"
+            assert (
+                condition(status, "Started")["message"]
+                == f"job {job} waits: it is held by an administrator, who must release it"
+            )
         world.admin("scontrol", "release", job)
         assert runs.wait_finished("held")["phase"] == "Succeeded"
     assert told.never_went_back()
