@@ -38,7 +38,9 @@ class Jobs:
         arms = {each.index: each.arm for each in resource.status.runs}
         runs = [(index, arms.get(index, FIRST_ARM)) for index in allocation.runs]
         self.submissions += 1
-        outcome = await self._backend.submit(ref, plan_.for_runs(runs, allocation.time_limit_seconds))
+        outcome = await self._backend.submit(
+            ref, plan_.for_runs(runs, allocation.time_limit_seconds, allocation.avoids)
+        )
         name = self._backend.name_of(ref)
         if isinstance(outcome, Accepted):
             logger.info("%s: %s is job %s", resource.identity, name, outcome.job_id)

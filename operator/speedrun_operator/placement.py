@@ -32,7 +32,9 @@ def place(plan: RunPlan, facts: ClusterFacts | None, settled: PlanSummary | None
     different GPUs are not to be mixed.
     """
     if settled is not None:
-        return replace(plan, partition=settled.partition or "", gpu_type=settled.gpu_type)
+        known = facts.partition(settled.partition) if facts and settled.partition else None
+        usable = usable_nodes(known, settled.gpu_type, plan.gpu_count) if known else None
+        return replace(plan, partition=settled.partition or "", gpu_type=settled.gpu_type, usable_nodes=usable)
     if plan.gpu_count == 0:
         return plan
     if facts is None:
@@ -57,7 +59,8 @@ def place(plan: RunPlan, facts: ClusterFacts | None, settled: PlanSummary | None
         return Later(Reason.NODES_UNAVAILABLE.value, f"no {gpus} can run jobs now; the cluster has {has(facts)}")
     if too_old := _driver_too_old(best, plan, facts):
         return too_old
-    return replace(plan, partition=best.partition.name, gpu_type=best.gpu_type or plan.gpu_type)
+    gpu_type = best.gpu_type or plan.gpu_type
+    return replace(plan, partition=best.partition.name, gpu_type=gpu_type, usable_nodes=best.usable)
 
 
 def _place(partition: Partition, gpu_type: str | None, plan: RunPlan) -> _Place | None:

@@ -71,6 +71,7 @@ class RunPlan:
 
     `parameters` and `environment` are as they were written; `runs` has them for each run. `gpu_types`: those that the
     recipe and the spec allow, the best first; none: any. `driver`: the oldest major version of NVIDIA's that will do.
+    `usable_nodes`: how many nodes can run it, as far as that is known.
     """
 
     recipe: str
@@ -98,12 +99,22 @@ class RunPlan:
     stall_seconds: int
     declared: Mapping[str, Parameter]
     env: tuple[tuple[str, str], ...] = ()
+    usable_nodes: int | None = None
     runs: tuple[PlannedRun, ...] = ()
 
-    def for_runs(self, runs: Sequence[tuple[int, str]], time_limit_seconds: int | None = None) -> RunPlan:
-        """The plan of an allocation with these runs (index, arm), and with a time limit of its own if it has one."""
+    def for_runs(
+        self, runs: Sequence[tuple[int, str]], time_limit_seconds: int | None = None, avoid: Sequence[str] = ()
+    ) -> RunPlan:
+        """The plan of an allocation with these runs (index, arm), a time limit of its own if it has one, and nodes that
+        it must not use besides the spec's."""
         minutes = self.time_limit_minutes if time_limit_seconds is None else math.ceil(time_limit_seconds / 60)
-        return replace(self, time_limit_minutes=minutes, runs=tuple(self._run(index, arm) for index, arm in runs))
+        exclude = [*self.slurm.exclude, *(node for node in avoid if node not in self.slurm.exclude)]
+        return replace(
+            self,
+            time_limit_minutes=minutes,
+            slurm=self.slurm.model_copy(update={"exclude": exclude}),
+            runs=tuple(self._run(index, arm) for index, arm in runs),
+        )
 
     def _run(self, index: int, arm: str) -> PlannedRun:
         return PlannedRun(

@@ -18,6 +18,7 @@ from speedrun_operator.lifecycle.causes import may_be_a_restart
 from speedrun_operator.lifecycle.decide import is_of_another
 from speedrun_operator.lifecycle.observation import Observed, Unknown
 from speedrun_operator.lifecycle.situation import Waiting
+from speedrun_operator.lifecycle.submission import keeps_off
 from speedrun_operator.placement import place
 from speedrun_operator.planning import Later, Refusal, RunPlan
 
@@ -61,7 +62,8 @@ class Surroundings:
         if self._backend is None or not isinstance(plan, RunPlan):
             return plan, None
         if resource.status.allocations and not is_of_another(resource):
-            placed = place(plan, self.facts, resource.status.plan)
+            faulty = plan.gpu_count > 0 and any(map(keeps_off, resource.status.allocations))
+            placed = place(plan, await self.look(GOOD_FOR) if faulty else None, resource.status.plan)
         elif plan.gpu_count == 0:
             placed = place(plan, self.facts)
         else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,7 @@ from speedrun_operator.backends.memory import Cluster, Job, Step
 from speedrun_operator.backends.slurm.facts import parse_sinfo
 from speedrun_operator.facts import ClusterFacts
 from speedrun_operator.lifecycle.observation import Unknown
+from speedrun_operator.lifecycle.situation import Policy
 from speedrun_operator.planning import RunPlan
 from unit.builders import NOON, TRAINING, JobLog
 from unit.engine_world import running_engine
@@ -104,3 +106,35 @@ async def test_a_restart_of_the_nodes_in_mid_run_is_told_from_a_node_that_failed
 
 def ended(status: Status) -> bool:
     return bool(status.allocations) and status.allocations[0].state is AllocationState.ENDED
+
+
+FAULTY = JobLog().attempt().trains(0).line("NVRM: Xid (PCI:0000:18:00): 79, GPU has fallen off the bus").finish(1)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "spec", "excluded"),
+    [
+        pytest.param(2, {}, ["node-0"], id="another node is there"),
+        pytest.param(2, {"slurm": {"exclude": ["node-9"]}}, ["node-9", "node-0"], id="besides those of the spec"),
+        pytest.param(1, {}, [], id="it is the only one"),
+        pytest.param(2, {"slurm": {"nodeList": ["node-0"]}}, [], id="the spec names it"),
+    ],
+)
+async def test_the_next_job_keeps_off_a_node_with_a_faulty_gpu(
+    nodes: int, spec: dict[str, Any], excluded: list[str]
+) -> None:
+    plans: list[RunPlan] = []
+
+    def first_faulty(plan: RunPlan) -> Iterable[Step]:
+        plans.append(plan)
+        log, end = (FAULTY, Reason.JOB_FAILED) if len(plans) == 1 else (DONE, Reason.COMPLETED)
+        return (Job.start, lambda job: job.write(log.text), lambda job: job.end(end))
+
+    place = cluster(H100.replace("|2|", f"|{nodes}|"))
+    place.script = first_faulty
+    soon = Policy(retry_first=timedelta(seconds=1))
+    async with running_engine(place, {**NANOGPT, **spec}, policy=soon) as world:
+        status = await world.until("finished", lambda status: status.phase is Phase.SUCCEEDED)
+        assert [each.reason for each in status.allocations] == ["GpuFault", "Completed"]
+        assert [plan.slurm.exclude for plan in plans] == [spec.get("slurm", {}).get("exclude", []), excluded]
+        assert status.allocations[1].avoids == (("node-0",) if "node-0" in excluded else ())

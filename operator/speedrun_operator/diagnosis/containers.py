@@ -75,7 +75,7 @@ RULES = (
     Rule(
         "ContainerFailed",
         "the node could not start the container",
-        "if the same node fails again, name it in spec.slurm.exclude",
+        "tell the cluster's administrator; the next job keeps off the node where there is another",
         signs=(
             sign("couldn't mkdir /run/pyxis"),
             sign("cannot create directory", r"cannot create directory .?/run/enroot"),
@@ -87,6 +87,7 @@ RULES = (
             sign("pyxis: failed to start container"),
         ),
         infrastructure=True,
+        avoids=True,
         retry=Retry.LIMITED,
         weight=Weight.GENERAL,
     ),

@@ -40,13 +40,14 @@ RULES = (
     Rule(
         "NoGPU",
         "the program found no GPU",
-        "if the same node fails again, name it in spec.slurm.exclude",
+        "tell the cluster's administrator; the next job keeps off the node where there is another",
         signs=(
             sign("assert torch.cuda.is_available()"),
             sign("No CUDA GPUs are available"),
             sign("no CUDA-capable device is detected"),
         ),
         infrastructure=True,
+        avoids=True,
         retry=Retry.LIMITED,
     ),
     Rule(
@@ -58,9 +59,10 @@ RULES = (
     Rule(
         "GpuFault",
         "a GPU of the node is faulty",
-        "name the node in spec.slurm.exclude, and tell the cluster's administrator",
+        "tell the cluster's administrator; the next job keeps off the node where there is another",
         signs=(sign("Xid", r"NVRM: Xid|\bXid \(PCI|\bXid: \d+"), sign("ncorrectable ECC error")),
         infrastructure=True,
+        avoids=True,
         retry=Retry.LIMITED,
     ),
     Rule(

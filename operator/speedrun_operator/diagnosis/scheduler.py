@@ -42,9 +42,10 @@ RULES = (
     Rule(
         "HardwareMemory",
         "the node's memory has an uncorrectable error",
-        "name the node in spec.slurm.exclude, and tell the cluster's administrator",
+        "tell the cluster's administrator; the next job keeps off the node where there is another",
         signs=(sign("UNCORRECTABLE MEMORY ERROR AT"),),
         infrastructure=True,
+        avoids=True,
         retry=Retry.LIMITED,
     ),
     Rule(

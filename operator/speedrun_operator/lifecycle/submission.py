@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 from speedrun_operator.api.phases import AllocationState, Phase, Reason
-from speedrun_operator.api.spec import Spec
+from speedrun_operator.api.spec import SLURM_WORD, Spec
 from speedrun_operator.api.status import Allocation, Run
+from speedrun_operator.diagnosis import rule_of
 from speedrun_operator.lifecycle.observation import JobState
 from speedrun_operator.lifecycle.retry import MORE_TIME
 from speedrun_operator.lifecycle.situation import Situation, Submit
@@ -30,6 +33,7 @@ def open_allocations(
             state=AllocationState.SUBMITTING,
             runs=tuple(sorted(taken)),
             claimed=situation.now.replace(microsecond=0),
+            avoids=_avoided(situation, allocations, taken),
             time_limit_seconds=_more_time(situation, allocations, taken, spec),
         )
         allocations = (*allocations, opened)
@@ -38,6 +42,22 @@ def open_allocations(
             for each in runs
         )
     return allocations, runs
+
+
+def _avoided(situation: Situation, allocations: tuple[Allocation, ...], runs: frozenset[int]) -> tuple[str, ...]:
+    """Nodes that were broken under earlier allocations of these runs; none, if there would be no other left."""
+    plan = situation.plan
+    if not isinstance(plan, RunPlan) or plan.slurm.node_list:
+        return ()
+    failed = [each for each in allocations if runs & {*each.runs} and keeps_off(each)]
+    nodes = tuple(sorted({each.node for each in failed if each.node and re.fullmatch(SLURM_WORD, each.node)}))
+    return nodes if plan.usable_nodes is not None and len(nodes) < plan.usable_nodes else ()
+
+
+def keeps_off(allocation: Allocation) -> bool:
+    """Whether an allocation ended for a fault of its node."""
+    rule = rule_of(allocation.reason)
+    return allocation.state is AllocationState.ENDED and rule is not None and rule.avoids
 
 
 def _more_time(

@@ -149,7 +149,7 @@ SIGNATURES = {
         "train",
         ("slurmstepd: error: *** STEP 17.2 ON a UNCORRECTABLE MEMORY ERROR AT 2026-07-01T12:00:00 ***",),
         "HardwareMemory",
-        "spec.slurm.exclude",
+        "keeps off the node",
         wait=10,
     ),
     "a step that failed": Trouble(
@@ -320,7 +320,7 @@ SIGNATURES = {
         "train",
         ("    assert torch.cuda.is_available()", "AssertionError", *TORCHRUN),
         "NoGPU",
-        "spec.slurm.exclude",
+        "keeps off the node",
         wait=10,
     ),
     "GPU memory": Trouble(
