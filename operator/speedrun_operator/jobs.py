@@ -39,7 +39,7 @@ class Jobs:
         runs = [(index, arms.get(index, FIRST_ARM)) for index in allocation.runs]
         self.submissions += 1
         outcome = await self._backend.submit(
-            ref, plan_.for_runs(runs, allocation.time_limit_seconds, allocation.avoids)
+            ref, plan_.for_runs(runs, allocation.time_limit_seconds, allocation.avoids or ())
         )
         name = self._backend.name_of(ref)
         if isinstance(outcome, Accepted):

@@ -22,7 +22,7 @@ from speedrun_operator.lifecycle.submission import keeps_off
 from speedrun_operator.placement import place
 from speedrun_operator.planning import Later, Refusal, RunPlan
 
-GOOD_FOR = 300.0
+GOOD_FOR = 60.0
 FRESH = 10.0
 
 Plan = RunPlan | Refusal | None

@@ -186,7 +186,7 @@ def test_a_second_run_shares_the_image_and_the_data(runs: Speedruns, slurm: Slur
     assert first["logPath"] != second["logPath"]
 
 
-@pytest.mark.parametrize(("fault", "reason"), [("package", "PackageMissing"), ("save", "ImageNotSaved")])
+@pytest.mark.parametrize(("fault", "reason"), [("package", "PackageMissing"), ("save", "StorageFull")])
 def test_a_build_that_fails_leaves_no_image_behind(
     runs: Speedruns, slurm: Slurm, shell: Shell, fault: str, reason: str
 ) -> None:

@@ -75,18 +75,6 @@ def test_what_the_site_forbids_waits_with_the_setting_that_allows_it(runs: Speed
     assert condition(status, "Admitted")["message"].endswith("smoke in policy.allowed_recipes allows it")
 
 
-def test_gpus_that_the_cluster_does_not_have_are_refused_with_what_it_has(runs: Speedruns) -> None:
-    nanogpt = speedrun("h200", recipe="modded-nanogpt", gpus={"type": "H200"})
-    runs.apply(nanogpt)
-    status = runs.wait_finished("h200")
-    assert (status["phase"], status["reason"]) == ("Failed", "UnsupportedHardware")
-    said = condition(status, "Admitted")["message"]
-    assert said.startswith(
-        "spec.gpus: no node has 8 GPUs of H200 on one node; the cluster has compute-h100: 2 nodes of 8"
-    )
-    assert "job" not in status
-
-
 def test_nodes_that_are_down_are_waited_for(runs: Speedruns, slurm: Slurm) -> None:
     gpus = quick("gpus", steps=3)
     gpus["spec"]["gpus"] = {"count": 8, "type": "H100"}
@@ -100,6 +88,18 @@ def test_nodes_that_are_down_are_waited_for(runs: Speedruns, slurm: Slurm) -> No
         slurm.command("scontrol", "update", "NodeName=slurm-h100-[0-1]", "State=RESUME")
     status = runs.wait_finished("gpus", 120)
     assert (status["phase"], status["plan"]["partition"]) == ("Succeeded", "compute-h100")
+
+
+def test_gpus_that_the_cluster_does_not_have_are_refused_with_what_it_has(runs: Speedruns) -> None:
+    nanogpt = speedrun("h200", recipe="modded-nanogpt", gpus={"type": "H200"})
+    runs.apply(nanogpt)
+    status = runs.wait_finished("h200")
+    assert (status["phase"], status["reason"]) == ("Failed", "UnsupportedHardware")
+    said = condition(status, "Admitted")["message"]
+    assert said.startswith(
+        "spec.gpus: no node has 8 GPUs of H200 on one node; the cluster has compute-h100: 2 nodes of 8"
+    )
+    assert "job" not in status
 
 
 def test_a_trouble_in_a_real_log_says_its_remedy(runs: Speedruns, bed: Facts, tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ class Allocation(StatusModel):
     reason: str | None = Field(default=None, description="Why it waits, or how it ended.")
     message: str | None = None
     time_limit_seconds: int | None = Field(default=None, description="Its time limit, where it is not the plan's.")
-    avoids: tuple[str, ...] = Field(default=(), description="Nodes that earlier allocations found broken.")
+    avoids: tuple[str, ...] | None = Field(default=None, description="Nodes that earlier allocations found broken.")
     ending: str | None = Field(default=None, description="Why the operator ends it; written before it is cancelled.")
 
 

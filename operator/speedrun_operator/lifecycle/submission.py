@@ -44,14 +44,15 @@ def open_allocations(
     return allocations, runs
 
 
-def _avoided(situation: Situation, allocations: tuple[Allocation, ...], runs: frozenset[int]) -> tuple[str, ...]:
-    """Nodes that were broken under earlier allocations of these runs; none, if there would be no other left."""
+def _avoided(situation: Situation, allocations: tuple[Allocation, ...], runs: frozenset[int]) -> tuple[str, ...] | None:
+    """Nodes that were broken under earlier allocations of these runs; None: none, or there would be no other left."""
     plan = situation.plan
     if not isinstance(plan, RunPlan) or plan.slurm.node_list:
-        return ()
+        return None
     failed = [each for each in allocations if runs & {*each.runs} and keeps_off(each)]
     nodes = tuple(sorted({each.node for each in failed if each.node and re.fullmatch(SLURM_WORD, each.node)}))
-    return nodes if plan.usable_nodes is not None and len(nodes) < plan.usable_nodes else ()
+    others = plan.usable_nodes is not None and len(nodes) < plan.usable_nodes
+    return nodes if nodes and others else None
 
 
 def keeps_off(allocation: Allocation) -> bool:

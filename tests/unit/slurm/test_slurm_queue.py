@@ -73,7 +73,7 @@ REASONS = [
     ("a|reason|of|somebody", "a|reason|of|somebody"),
     (
         "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions",
-        "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions",
+        "ReqNodeNotAvail",
     ),
 ]
 

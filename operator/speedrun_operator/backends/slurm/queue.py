@@ -20,6 +20,7 @@ SQUEUE_FORMAT = "%i|%T|%V|%S|%e|%N|%j|%r"
 MARKED_FORMAT = "%i|%j|%k"
 SACCT_FIELDS = "JobIDRaw,State,Submit,Start,End,NodeList,JobName"
 NO_NODE_FITS = "BadConstraints"
+NODES_DOWN = "Nodes required for job are DOWN"  # squeue's words for a reason that it does not name
 ACCOUNTING_OFF = "Slurm accounting storage is disabled"
 
 _SHORT = {
@@ -154,6 +155,7 @@ def _row(
     node = nodes if nodes not in ("", "(null)", "None assigned") else None
     queued, finished = word in _QUEUED, word in _ENDED
     reason = reason.strip().removeprefix("(").removesuffix(")")
+    reason = "ReqNodeNotAvail" if reason.startswith(NODES_DOWN) else reason
     row = Row(
         job_id=job_id,
         word=word,
