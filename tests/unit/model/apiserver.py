@@ -13,9 +13,10 @@ from typing import Any
 from speedrun_operator.api.names import API_VERSION, FINISHED_LABEL, KIND
 from speedrun_operator.api.status import rfc3339
 from speedrun_operator.kube.client import Conflict, Json, Kube, NotFound, Refused, Unavailable
-from unit.model.virtual import now
+from unit.model.virtual import now, seconds
 
 NAMESPACE = "lab"
+STALE_LISTS = 600.0
 FATES = ("conflict", "refused", "busy", "broken", "away", "lost", "slow", "stale")
 
 
@@ -44,7 +45,11 @@ class ApiServer:
     away: bool = False
     version: int = 100
     on_status: Callable[[Json], None] = lambda raw: None
-    deleted: set[str] = field(default_factory=set)
+    on_gone: Callable[[Json], None] = lambda raw: None
+    protected: set[str] = field(default_factory=set)
+    events: set[tuple[str, str]] = field(default_factory=set)
+    list_stale: bool = False
+    listed_stale: float = -1000.0
 
     # --- what people do -------------------------------------------------------------------------------------------
 
@@ -75,7 +80,6 @@ class ApiServer:
     def delete(self, name: str) -> None:
         if (raw := self.objects.get(name)) is None or raw["metadata"].get("deletionTimestamp"):
             return
-        self.deleted.add(raw["metadata"]["uid"])
         if raw["metadata"].get("finalizers"):
             self.meddle(name, {"deletionTimestamp": rfc3339(now())})
         else:
@@ -96,11 +100,14 @@ class ApiServer:
             return raw
         if old is not None:
             self.before[name] = old
+        if raw["metadata"].get("finalizers"):
+            self.protected.add(raw["metadata"]["uid"])
         self.objects[name] = raw
         self._tell(how, raw)
         return raw
 
     def _drop(self, raw: Json) -> None:
+        self.on_gone(raw)
         self.objects.pop(raw["metadata"]["name"], None)
         self.before.pop(raw["metadata"]["name"], None)
         self._tell("DELETED", raw)
@@ -128,8 +135,12 @@ class ApiServer:
         self.on_status(new)
         return self._store(new)
 
-    def list(self, labels: str, limit: int, token: str) -> Json:
+    def list(self, labels: str, limit: int, token: str, *, stale: bool) -> Json:
+        """`stale`: as it was when there was nothing; that does not happen to two lists in a row."""
         names = sorted(name for name, raw in self.objects.items() if _selected(raw, labels) and name > token)
+        if (stale or self.list_stale) and not 10 < seconds() - self.listed_stale < STALE_LISTS:
+            self.listed_stale = seconds() if seconds() - self.listed_stale > 10 else self.listed_stale
+            names = []
         items = [self.objects[name] for name in names[:limit]]
         more = {"continue": names[limit - 1]} if len(names) > limit else {}
         return {"items": items, "metadata": more}
@@ -167,6 +178,8 @@ class ModelKube(Kube):
         if self.dead:
             raise asyncio.CancelledError
         server = self._server
+        if path.endswith("/events"):
+            server.events.add((body["involvedObject"]["uid"], body["reason"]))
         fate = "away" if server.away else server.fates.pop(0) if server.fates else "works"
         match fate:
             case "away":
@@ -193,7 +206,8 @@ class ModelKube(Kube):
             return {}
         parts = path.split("/")
         if parts[-1] == "speedruns":
-            return server.list(query.get("labelSelector", ""), int(query["limit"]), query.get("continue", ""))
+            labels, token = query.get("labelSelector", ""), query.get("continue", "")
+            return server.list(labels, int(query["limit"]), token, stale=stale)
         name = parts[-2] if parts[-1] == "status" else parts[-1]
         match method:
             case "GET":

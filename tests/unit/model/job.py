@@ -61,6 +61,12 @@ class Job:
         return self.word in ENDED or self.lost
 
     @property
+    def code(self) -> int | None:
+        """What its script ended with by itself."""
+        done = self.owns and self.process is not None and self.process.done() and not self.process.cancelled()
+        return self.process.result() if done and self.process is not None else None
+
+    @property
     def works(self) -> bool:
         """Whether its runs are at work on a node."""
         return self.owns and self.process is not None and not self.process.done()
@@ -81,6 +87,8 @@ def leave(job: Job, disk: Disk, code: int, signal: str = "") -> None:
 async def script(job: Job, disk: Disk, results: dict[tuple[str, int], set[tuple[str, int]]]) -> int:
     """The script's life; its exit code. `results` gets what the runs' last steps say, by job name and run."""
     ledger = disk[job.path]
+    if disk.full and not ledger.owner:
+        return 74
     if ledger.own(str(job.id)) != str(job.id):
         ledger.write(f"speedrun: job {job.id} ends at once\n")
         return 0
@@ -115,6 +123,8 @@ async def _train(
         if step == 3 and fate == "hang":
             await asyncio.sleep(10**6)
         ledger.write(f"step:{step}/{STEPS} train_time:{STEP_MS * step}ms step_avg:50.00ms\n")
+        if step == 2:
+            ledger.write(f"step:2/{STEPS} val_loss:3.1 train_time:{STEP_MS * step}ms step_avg:50.00ms\n")
     if fate == "silent":
         return 0
     spent = STEP_MS * STEPS + job.id % 7

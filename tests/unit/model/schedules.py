@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from speedrun_operator.api.names import FINALIZER, FINISHED_LABEL
 from unit.model import apiserver, wire
 from unit.model.job import Fate
+from unit.model.virtual import seconds
 from unit.model.world import World, later
 
 NAMES = ("mine", "other")
@@ -43,10 +44,12 @@ async def live(life: Life) -> World:
     world.start()
     for name, spec in zip(NAMES, life.specs, strict=False):
         world.api.create(name, spec)
+    until = 20.0
     for act in life.acts:
         await world.wait(act.after)
         ACTS[act.what](world, act)
-    await world.wait(20)
+        until = max(until, seconds() + act.span)
+    await world.wait(until - seconds())
     world.heal()
     await world.rests()
     return world
@@ -87,6 +90,16 @@ def _deaf(world: World, act: Act) -> None:
     later(world, act.span, world.listens)
 
 
+def _stuck(world: World, act: Act) -> None:
+    world.stream.stuck = True
+    later(world, act.span, lambda: setattr(world.stream, "stuck", False))
+
+
+def _stale(world: World, act: Act) -> None:
+    world.api.list_stale = True
+    later(world, act.span, lambda: setattr(world.api, "list_stale", False))
+
+
 def _killed(world: World, act: Act) -> None:
     world.wire.lives_on = act.with_ != "stops"
     world.kill()
@@ -114,6 +127,8 @@ def _again(world: World, act: Act) -> None:
 
 
 def _exposed(world: World, act: Act) -> None:
+    if (raw := world.api.objects.get(_name(act))) is not None:
+        world.truth.exposed.add(raw["metadata"]["uid"])
     world.api.meddle(_name(act), {"finalizers": [] if act.with_ == "mine" else [FINALIZER]})
 
 
@@ -125,6 +140,8 @@ ACTS: dict[str, Callable[[World, Act], Any]] = {
     "disk full": _disk,
     "API away": _api,
     "watch deaf": _deaf,
+    "list stale": _stale,
+    "Kopf stuck": _stuck,
     "watch late": lambda world, act: world.stream.late.extend([act.span / 4] * 4),
     "listed again": lambda world, act: world.listens(),
     "operator killed": _killed,
@@ -202,7 +219,7 @@ acts = st.one_of(
         st.sampled_from(
             [
                 *("login down", "controller saves", "accounting down", "disk full", "API away", "watch deaf"),
-                *("watch late", "listed again", "two operators"),
+                *("watch late", "listed again", "list stale", "Kopf stuck", "two operators"),
             ]
         ),
         SPANS,

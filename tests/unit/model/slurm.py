@@ -16,6 +16,7 @@ from unit.model.virtual import epoch, seconds
 CONTROLLER_DOWN = "sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)"
 TIMED_OUT = "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation"
 ACCOUNTING_OFF = "Slurm accounting storage is disabled"
+REQUEUED = 60.0  # before a requeued job may start again
 GRACE = 1.0  # between a signal and the end
 
 
@@ -37,6 +38,7 @@ class Slurm:
     ever: list[Job] = field(default_factory=list)
     results: dict[tuple[str, int], set[tuple[str, int]]] = field(default_factory=dict)
     on_submitted: Callable[[Job], None] = lambda job: None
+    on_cancelled: Callable[[Job], None] = lambda job: None
     on_start: Callable[[Job], None] = lambda job: None
     next_id: int = 17
     saved: tuple[int, dict[int, str]] = (17, {})
@@ -125,6 +127,7 @@ class Slurm:
             job = self.jobs.get(number)
             if job is not None and name in (None, job.name) and not job.over:
                 self.cancelled.append((job.id, job.name))
+                self.on_cancelled(job)
                 self.end(job, "CANCELLED")
 
     # --- what happens to jobs -------------------------------------------------------------------------------------
@@ -158,7 +161,7 @@ class Slurm:
 
     def _again(self, job: Job) -> None:
         job.word, job.reason, job.started, job.node, job.owns = "PENDING", "BeginTime", None, "", False
-        job.fate = Fate(runs=job.fate.runs, takes=job.fate.takes)
+        job.fate = Fate(waits=REQUEUED, runs=job.fate.runs, takes=job.fate.takes)
         job.life = asyncio.create_task(self._life(job))
 
     async def _life(self, job: Job) -> None:
@@ -215,7 +218,7 @@ class Slurm:
                 continue
             del self.jobs[number]
             if not job.over:
-                job.lost = True
+                job.lost, job.ended = True, seconds()
                 for task in (job.life, job.process):
                     if task is not None:
                         task.cancel()

@@ -1,4 +1,4 @@
-"""Sequences that were found, each with what it must come to."""
+"""Sequences that were found, or were feared, each with what it must come to."""
 
 from __future__ import annotations
 
@@ -12,13 +12,74 @@ from unit.model.job import Fate
 from unit.model.schedules import Act, Life, live
 from unit.model.world import World
 
-SPEC: dict[str, Any] = {"recipe": {"name": "replay"}, "timeLimitSeconds": 600}
+SPEC: dict[str, Any] = {"recipe": {"name": "replay"}, "timeLimitSeconds": 1200}
+WELL = {"phase": "Succeeded", "val_loss": 3.27}
+LONG = Fate(takes=300)
 
 FOUND: Mapping[str, tuple[Life, dict[str, Any]]] = {
-    "nothing happens": (Life((SPEC,)), {"phase": "Succeeded", "val_loss": 3.27, "train_time": "0.205s"}),
+    "nothing happens": (Life((SPEC,)), {**WELL, "train_time": "0.205s"}),
     "its job finished while its submission hung, and it passed its deadline": (
         Life(({**SPEC, "activeDeadlineSeconds": 100},), acts=(Act(0, "commands", with_=("lost",)),)),
-        {"phase": "Succeeded", "val_loss": 3.27},
+        WELL,
+    ),
+    "sbatch takes its time after the connection was cut": (
+        Life((SPEC,), acts=(Act(0, "commands", with_=("left",)), Act(0, "sbatch", with_=("slow",)))),
+        {**WELL, "job": "19"},
+    ),
+    "sbatch took the job and did not say so": (
+        Life((SPEC,), acts=(Act(0, "sbatch", with_=("taken",)),)),
+        {**WELL, "job": "19"},
+    ),
+    "the answer of a submission is lost": (
+        Life((SPEC,), acts=(Act(0, "commands", with_=("cut after",)),)),
+        {**WELL, "job": "19"},
+    ),
+    "a submission is cut between claim and sbatch": (
+        Life((SPEC,), acts=(Act(0, "commands", with_=("cut at 4",)),)),
+        {**WELL, "job": "19"},
+    ),
+    "the controller is away for longer than a lost job is waited for": (
+        Life((SPEC,), fates=(Fate(takes=500),), acts=(Act(30, "controller down", span=400),)),
+        {**WELL, "job": "19"},
+    ),
+    "the login is away for longer than that": (
+        Life((SPEC,), fates=(Fate(takes=500),), acts=(Act(30, "login down", span=400),)),
+        {**WELL, "job": "19"},
+    ),
+    "a node fails, squeue forgets the job at once, and accounting is late": (
+        Life(({**SPEC, "backoffLimit": 0},), fates=(Fate(trouble="node"),), min_age=3, lag=90),
+        {"phase": "Failed", "reason": "NodeFailure"},
+    ),
+    "it is preempted, squeue forgets the job at once, and accounting is late": (
+        Life(({**SPEC, "backoffLimit": 0},), fates=(Fate(trouble="preempt"),), min_age=3, lag=90),
+        {"phase": "Failed", "reason": "Preempted"},
+    ),
+    "preempted, and tried again": (Life((SPEC,), fates=(Fate(trouble="preempt"),)), {**WELL, "job": "20"}),
+    "the controller forgets the job": (
+        Life((SPEC,), fates=(LONG,), acts=(Act(30, "controller down", 5, "forgets"),)),
+        {**WELL, "job": "19"},
+    ),
+    "requeued, and then the controller forgets it": (
+        Life((SPEC,), fates=(Fate(trouble="requeue", takes=200),), acts=(Act(50, "controller down", 5, "forgets"),)),
+        {**WELL, "job": "19"},
+    ),
+    "a list shows nothing once": (Life((SPEC,), fates=(LONG,), acts=(Act(30, "list stale", 150),)), WELL),
+    "Kopf cannot set the finalizer": (Life((SPEC,), acts=(Act(0, "Kopf stuck", 100),)), WELL),
+    "suspended while sbatch takes its time and the disk is full": (
+        Life(
+            (SPEC,),
+            acts=(
+                Act(0, "commands", with_=("left",)),
+                Act(0, "sbatch", with_=("slow",)),
+                Act(3, "disk full", 100),
+                Act(0, "suspended", 400, "mine"),
+            ),
+        ),
+        {**WELL, "job": "20"},
+    ),
+    "the operator is killed as it submits": (
+        Life((SPEC,), acts=(Act(0.15, "operator killed", 5, "goes on"),)),
+        {**WELL, "job": "19"},
     ),
 }
 
@@ -41,7 +102,6 @@ def test_a_submission_that_hangs_holds_up_nobody_else() -> None:
 
     async def whole() -> None:
         world = World()
-        world.slurm.fates = [Fate(takes=40), Fate(takes=40)]
         world.start()
         world.api.create("mine", SPEC)
         await world.wait(10)

@@ -11,7 +11,7 @@ from speedrun_operator.api.schema import custom_resource_definition
 from speedrun_operator.api.status import Allocation, Status
 from speedrun_operator.kube.client import Json
 from unit.builders import CLUSTER
-from unit.model.disk import CANCELLED
+from unit.model.apiserver import ApiServer
 from unit.model.job import Job, age
 from unit.model.shell import CLAIM_SECONDS
 from unit.model.slurm import Slurm
@@ -19,6 +19,7 @@ from unit.model.virtual import seconds
 from unit.structural import faults
 
 STATUS = custom_resource_definition()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"]
+LOST_SECONDS = 290.0
 SEEN_SECONDS = 90.0  # what was witnessed for longer than this, and was asked about, must be known
 ACCOUNTING_SECONDS = 120.0
 OWN_REASONS = frozenset({"Suspended", "DeadlineExceeded", "Stalled", "NeverRuns"})
@@ -40,10 +41,12 @@ class Truth:
     """Knows Slurm from within. `broken`: what did not hold; the first of it is what matters."""
 
     slurm: Slurm
+    api: ApiServer
     broken: list[str] = field(default_factory=list)
     ended: dict[str, str] = field(default_factory=dict)
     claimed: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     said: dict[str, Status] = field(default_factory=dict)
+    exposed: set[str] = field(default_factory=set)
 
     def holds(self, what: object, words: str) -> None:
         if not what:
@@ -54,6 +57,7 @@ class Truth:
     def submitted(self, job: Job) -> None:
         if not job.name.startswith(OURS):
             return
+        self.holds(self._uid(job.name) in self.api.protected, f"{job.name} submitted, and nothing holds its resource")
         earlier = self.claimed[job.name]
         claim = max(self.slurm.disk[job.path].claims.values(), default=seconds())
         for each in earlier:
@@ -66,7 +70,7 @@ class Truth:
         owner = self.slurm.disk[job.path].owner
         if owner not in ("", str(job.id)):
             return  # it ends at its first line
-        uid = job.name.removeprefix(OURS).rsplit("-", 1)[0]
+        uid = self._uid(job.name)
         for each in self.slurm.ever:
             if each is job:
                 continue
@@ -75,10 +79,31 @@ class Truth:
             self.holds(each.name != job.name or not each.owns, f"{job.name} started twice, as {each.id} and {job.id}")
         self.holds(job.name not in self.ended, f"{job.name} starts, and was said to have ended")
 
+    def gone(self, raw: Json) -> None:
+        """An object is gone: so are its jobs, or it was said that they are not; unless somebody took the finalizer."""
+        uid = raw["metadata"]["uid"]
+        if uid in self.exposed or uid not in self.api.protected or (uid, "JobNotCancelled") in self.api.events:
+            return
+        alive = [each for each in self.slurm.ever if uid in each.name and each in self._alive(each.name)]
+        self.holds(not alive, f"{raw['metadata']['name']} is gone, and has {alive}")
+
+    def _uid(self, name: str) -> str:
+        return name.removeprefix(OURS).rsplit("-", 1)[0]
+
+    def cancelled(self, job: Job) -> None:
+        """We end a job: of what is gone or goes, or where status says why."""
+        uid = self._uid(job.name)
+        raw = next((each for each in self.api.objects.values() if each["metadata"]["uid"] == uid), None)
+        if raw is None or raw["metadata"].get("deletionTimestamp"):
+            return
+        found = Status.model_validate(raw.get("status") or {}).allocations
+        said = any(each.name == job.name and each.ending is not None for each in found)
+        self.holds(said, f"{job.name} is cancelled, and nothing says why")
+
     def _alive(self, name: str) -> list[Job]:
         """Jobs of that name that work, or may still come to own the allocation."""
         found = [each for each in self.slurm.ever if each.name == name and not each.over]
-        return [each for each in found if self.slurm.disk[each.path].owner in ("", str(each.id))]
+        return [each for each in found if each.code is None and self.slurm.disk[each.path].owner in ("", str(each.id))]
 
     # --- what is said ---------------------------------------------------------------------------------------------
 
@@ -106,8 +131,10 @@ class Truth:
         if reason == "JobLost":
             known = [each.id for each in owner if self._witnessed(each)]
             self.holds(not known, f"{name} is lost, and a witness knows {known}")
+            early = [f"{each.id} {age(each):.0f} s ago" for each in owner if age(each) < LOST_SECONDS]
+            self.holds(not early, f"{name} is said to be lost, and ended {early}")
         elif reason in MEANS and jobs:
-            words = {self._word(each) for each in owner}
+            words = {word for each in owner for word in self._words(each)}
             if reason == "Cancelled" and self._only_marker(owner):
                 words |= {"CANCELLED"} if words & {"PREEMPTED", "TIMEOUT"} else set()
             self.holds(words & MEANS[reason], f"{name} ended as {reason}, and was {words}")
@@ -116,8 +143,10 @@ class Truth:
             self.holds(told, f"{name} ended for {reason}")
         self.holds(reason != "SubmissionRejected" or not jobs, f"{name} was rejected, and is {jobs}")
 
-    def _word(self, job: Job) -> str:
-        return "TIMEOUT" if job.limit else job.word
+    def _words(self, job: Job) -> set[str]:
+        """What it came to: by Slurm's word, and by its script's, where that came to its own end."""
+        by_itself = set() if job.code is None else {"FAILED" if job.code else "COMPLETED"}
+        return {"TIMEOUT" if job.limit else job.word} | by_itself
 
     def _only_marker(self, jobs: list[Job]) -> bool:
         """Whether accounting had no chance to tell: it is off, or was down, or late."""
@@ -170,6 +199,3 @@ class Truth:
 
 def _ours(job: Job) -> bool:
     return job.name.startswith(OURS) and job.comment.startswith("speedrun lab/")
-
-
-__all__ = ["CANCELLED", "OURS", "Truth"]

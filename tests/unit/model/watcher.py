@@ -16,10 +16,14 @@ from unit.model.apiserver import ApiServer, ModelKube, watched
 
 @dataclass
 class Stream:
-    """How the watch does: `late` seconds for each event to come, `deaf`: events are lost until it lists again."""
+    """How the watch does: `late` seconds for each event to come, `deaf`: events are lost until it lists again.
+
+    `stuck`: Kopf's own writes fail.
+    """
 
     late: list[float] = field(default_factory=list)
     deaf: bool = False
+    stuck: bool = False
 
 
 class ModelWatcher:
@@ -91,6 +95,8 @@ class ModelWatcher:
 
     async def _finalizers(self, identity: Identity, finalizers: list[str]) -> None:
         """One PATCH; where it fails, the next event of the object comes back to it."""
+        if self._stream.stuck:
+            return
         try:
             raw = await self._kube.get_speedrun(identity.namespace, identity.name)
             if raw["metadata"]["uid"] == identity.uid:

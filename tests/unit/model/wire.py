@@ -10,7 +10,7 @@ from speedrun_operator.login.errors import Reason
 from unit.model.shell import Output, Shell
 
 FATES = (
-    *("refused", "starting", "cut before", "cut while sent", "cut after", "lost"),
+    *("refused", "starting", "cut before", "cut while sent", "cut after", "left", "lost"),
     *("empty", "torn", "slow", "cut at 1", "cut at 2", "cut at 3", "cut at 4", "cut at 5"),
 )
 SLOW = 170.0
@@ -58,9 +58,10 @@ class ModelLogin:
         sent = stdin[: len(stdin) // 2] if fate == "cut while sent" else stdin
         work = asyncio.create_task(self._remote(script, sent, output, cut_at, fate))
         try:
-            await asyncio.wait_for(asyncio.shield(work), timeout)
+            await asyncio.wait_for(asyncio.shield(work), 1 if fate == "left" else timeout)
         except TimeoutError:
-            raise OutcomeUnknown(Reason.COMMAND_TIMEOUT, fate) from None
+            reason = Reason.CONNECTION_LOST if fate == "left" else Reason.COMMAND_TIMEOUT
+            raise OutcomeUnknown(reason, fate) from None
         except asyncio.CancelledError:
             if not self._wire.lives_on:
                 work.cancel()

@@ -73,9 +73,10 @@ class World:
         self.api = ApiServer()
         self.wire = Wire(Shell(self.disk, self.slurm))
         self.stream = Stream()
-        self.truth = Truth(self.slurm)
+        self.truth = Truth(self.slurm, self.api)
         self.slurm.on_submitted, self.slurm.on_start = self.truth.submitted, self.truth.started
-        self.api.on_status = self.truth.status
+        self.slurm.on_cancelled = self.truth.cancelled
+        self.api.on_status, self.api.on_gone = self.truth.status, self.truth.gone
         self.operators: list[Operator] = []
         self._home = accounting
         self._strangers()
@@ -97,7 +98,7 @@ class World:
         self.operators.clear()
 
     async def wait(self, span: float) -> None:
-        await asyncio.sleep(span)
+        await asyncio.sleep(max(0.0, span))
         self.check()
 
     def check(self) -> None:
@@ -115,7 +116,7 @@ class World:
         self.wire.fates.clear()
         self.slurm.ill.clear()
         self.stream.late.clear()
-        self.api.away = self.wire.down = self.disk.full = False
+        self.api.away = self.api.list_stale = self.wire.down = self.disk.full = self.stream.stuck = False
         self.slurm.accounting = self._home
         if not self.slurm.up:
             self.slurm.start(forgets=False)
