@@ -1,7 +1,8 @@
 """The lists every few minutes: they bring back what a watch lost, free what hangs in Terminating, and end orphans.
 
 Kopf lists again only after a restart or a break of its watch; an object whose finalizer it could not set or take away
-waits for an outside change, which a touched annotation is. A label that says `finished` of what is not (a copy of a
+waits for an outside change, which a touched annotation is: given to what two lists in a row show so, since Kopf may be
+about to see to it. A label that says `finished` of what is not (a copy of a
 finished Speedrun carries it) hides it from the watch. Cost: two chunked lists a period, of which nothing is kept for
 finished Speedruns but their TTL, and one remote command.
 
@@ -55,6 +56,7 @@ class Resync:
         self._namespaces = namespaces
         self._clock = clock
         self._suspects: frozenset[str] = frozenset()
+        self._lagging: frozenset[str] = frozenset()
 
     async def run(self, seconds: float) -> None:
         """Resync at once and then every `seconds`, until cancelled."""
@@ -70,14 +72,17 @@ class Resync:
         # Jobs first: a job made after this look belongs to a resource that the lists below show.
         jobs = await self._backend.jobs() if self._backend is not None else ()
         uids: set[str] = set()
+        lagging: set[str] = set()
         for namespace in scopes(self._namespaces):
             # The live ones first: one that finishes meanwhile is then seen in both lists, and not in neither.
             for raw in await self._kube.list_speedruns(namespace, labels=LIVE):
                 uids.add(str(raw["metadata"]["uid"]))
-                await self._live(raw)
+                if lags := await self._live(raw):
+                    lagging.add(lags)
             async for raw in self._kube.each_speedrun(namespace, labels=LABELLED):
                 uids.add(str(raw["metadata"]["uid"]))
                 await self._labelled(raw)
+        self._lagging = frozenset(lagging)
         if not isinstance(jobs, Unknown):
             await self._end_orphans(jobs, uids)
 
@@ -87,12 +92,17 @@ class Resync:
         elif "ttlSecondsAfterFinished" in raw["spec"]:
             self._engine.expiry.note(Resource.parse(raw))
 
-    async def _live(self, raw: dict[str, Any]) -> None:
+    async def _live(self, raw: dict[str, Any]) -> str | None:
+        """The UID of what has not the finalizer that it should have, or has one that it should not."""
         resource = Resource.parse(raw)
+        uid = resource.identity.uid
         self._engine.deliver(resource)
         live = not resource.deleting and not is_finished(resource.status)
-        if resource.protected != live:
+        if resource.protected == live:
+            return None
+        if uid in self._lagging:
             await _patch(self._kube, raw, {"annotations": {TOUCH: rfc3339(self._clock.now())}})
+        return uid
 
     async def _end_orphans(self, jobs: Sequence[MarkedJob], uids: set[str]) -> None:
         absent = {

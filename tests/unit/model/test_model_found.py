@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
+from speedrun_operator.resync import TOUCH
 from unit.model import virtual
 from unit.model.job import Fate
 from unit.model.schedules import Act, Life, live
-from unit.model.world import World
+from unit.model.world import RESYNC, World
 
 SPEC: dict[str, Any] = {"recipe": {"name": "replay"}, "timeLimitSeconds": 1200}
 WELL = {"phase": "Succeeded", "val_loss": 3.27}
@@ -110,6 +111,28 @@ def test_a_submission_that_hangs_holds_up_nobody_else() -> None:
         await world.wait(100)
         assert world.raw("mine")["status"]["phase"] == "Succeeded"
         assert world.raw("other")["status"]["phase"] == "Pending"
+        world.close()
+
+    virtual.run(whole)
+
+
+def test_only_what_two_lists_show_without_its_finalizer_is_touched() -> None:
+    """Kopf sees to a new Speedrun by itself; one that it could not see to waits for a change from outside."""
+
+    async def whole() -> None:
+        world = World()
+        world.api.create("mine", SPEC)
+        world.start()
+        await world.wait(60)
+        assert world.raw("mine")["metadata"].get("annotations") is None
+        world.stream.stuck = True
+        world.api.create("other", SPEC)
+        await world.wait(RESYNC * 1.2)
+        world.stream.stuck = False
+        assert world.raw("other")["metadata"].get("annotations") is None
+        await world.wait(RESYNC * 1.2)
+        assert TOUCH in world.raw("other")["metadata"]["annotations"]
+        await world.rests()
         world.close()
 
     virtual.run(whole)

@@ -13,7 +13,7 @@ from unit.model import virtual
 from unit.model.schedules import Life, live, lives
 
 EXAMPLES = 60
-MANY = int(os.environ.get("SPEEDRUN_MODEL_EXAMPLES", "2000"))
+MANY = int(os.environ.get("SPEEDRUN_MODEL_EXAMPLES", "500"))
 
 
 def lived(life: Life) -> None:

@@ -26,6 +26,7 @@ class Wire:
     down: bool = False
     lives_on: bool = True
     sent: int = 0
+    at_work: int = 0
 
 
 class ModelLogin:
@@ -78,12 +79,14 @@ class ModelLogin:
                 raise ConnectionResetError
             await asyncio.sleep(0.02)
 
-        if fate == "slow":
-            await asyncio.sleep(SLOW)
+        self._wire.at_work += 1
         try:
+            await asyncio.sleep(SLOW if fate == "slow" else 0)
             await self._wire.shell.run(script, stdin, pause, output)
         except ConnectionResetError:
             return
+        finally:
+            self._wire.at_work -= 1
         if fate == "lost":
             await asyncio.sleep(10**4)
 

@@ -135,7 +135,7 @@ class World:
     async def rests(self, within: float = HEALED_WITHIN) -> float:
         """Wait until nothing is left to do; when that was. Raises AssertionError with what is left."""
         end = seconds() + within
-        while left := self.truth.unrest(self.api.objects):
+        while left := self.truth.unrest(self.api.objects) or self.wire.at_work:
             assert seconds() < end, f"not at rest {within:.0f} s after all was well: {left}"
             await self.wait(20)
         return seconds()
