@@ -16,6 +16,7 @@ from speedrun_operator.kube.client import Conflict, Json, Kube, NotFound, Refuse
 from unit.model.virtual import now, seconds
 
 NAMESPACE = "lab"
+SLOW = 25.0
 STALE_LISTS = 600.0
 FATES = ("conflict", "refused", "busy", "broken", "away", "lost", "slow", "stale")
 
@@ -193,12 +194,16 @@ class ModelKube(Kube):
                 raise Refused(422, "a webhook denied it")
             case "conflict" if method in ("PATCH", "DELETE"):
                 raise Conflict(409, "the object has been modified")
-            case "slow":
-                await asyncio.sleep(15)
-        answer = copy.deepcopy(self._do(method, path, body, dict(query), stale=fate == "stale"))
+        work = asyncio.create_task(self._served(method, path, body, dict(query), fate))
+        answer = await asyncio.shield(work)
         if fate == "lost":
             raise Unavailable(0, "the connection was reset")
         return answer
+
+    async def _served(self, method: str, path: str, body: Any, query: dict[str, str], fate: str) -> Json:
+        """What the server does, whether or not the client is still there."""
+        await asyncio.sleep(SLOW if fate == "slow" else 0)
+        return copy.deepcopy(self._do(method, path, body, query, stale=fate == "stale"))
 
     def _do(self, method: str, path: str, body: Any, query: dict[str, str], *, stale: bool) -> Json:
         server = self._server

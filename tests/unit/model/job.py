@@ -45,6 +45,7 @@ class Job:
     word: str = "PENDING"
     reason: str = "Priority"
     submitted: int = 0
+    asked: float = 0.0
     started: int | None = None
     ended: float | None = None
     node: str = ""

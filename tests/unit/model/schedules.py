@@ -200,7 +200,7 @@ acts = st.one_of(
         AFTER,
         st.just("sbatch"),
         st.just(0.0),
-        _several(("busy", "timed out", "taken", "taken", "slow", "refuses")),
+        _several(("busy", "timed out", "taken", "taken", "slow", "stopped", "refuses")),
     ),
     st.builds(Act, AFTER, st.just("controller down"), SPANS, st.sampled_from(["remembers", "forgets"])),
     st.builds(Act, AFTER, st.just("operator killed"), SPANS, st.sampled_from(["goes on", "stops"])),

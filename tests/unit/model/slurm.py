@@ -5,7 +5,7 @@ lags, is down, or is off; jobs that wait, are held, preempted, requeued, cancell
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from unit.model import job as jobs
@@ -55,22 +55,23 @@ class Slurm:
 
     # --- programs -------------------------------------------------------------------------------------------------
 
-    async def sbatch(self, arguments: list[str], path: str, script: bytes) -> tuple[int, str, str]:
+    async def sbatch(self, arguments: Sequence[str], path: str, script: bytes) -> tuple[int, str, str]:
         """Exit code, stdout, stderr."""
+        asked = seconds()  # its claim was made just now
         trouble = self.ill.pop(0) if self.ill else ""
-        await asyncio.sleep({"slow": 140.0}.get(trouble, 0.1))
+        await asyncio.sleep({"slow": 140.0, "stopped": 400.0}.get(trouble, 0.1))
         if not self.up or trouble == "busy":
             return 1, "", CONTROLLER_DOWN
         if trouble == "refuses":
             return 1, "", "sbatch: error: Batch job submission failed: Invalid partition name specified"
         if trouble == "timed out":
             return 1, "", TIMED_OUT
-        job = self._new(arguments, path, script)
+        job = self._new(arguments, path, script, asked)
         if trouble == "taken":
             return 1, "", TIMED_OUT
         return 0, f"{job.id}\n", ""
 
-    def _new(self, arguments: list[str], path: str, script: bytes) -> Job:
+    def _new(self, arguments: Sequence[str], path: str, script: bytes, asked: float) -> Job:
         said = dict(each.removeprefix("--").split("=", 1) for each in arguments if "=" in each)
         listed = next(line for line in script.decode().splitlines() if line.startswith("runs=("))
         job = Job(
@@ -83,6 +84,7 @@ class Slurm:
             warned="signal" in said,
             fate=self.fates.pop(0) if self.fates else Fate(),
             submitted=epoch(),
+            asked=asked,
         )
         self.next_id += 1
         self.add(job)

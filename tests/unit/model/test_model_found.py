@@ -78,6 +78,22 @@ FOUND: Mapping[str, tuple[Life, dict[str, Any]]] = {
         ),
         {**WELL, "job": "20"},
     ),
+    "sbatch stood still for longer than a claim stands: two jobs, and the first to start is the one": (
+        Life(
+            ({**SPEC, "backoffLimit": 0},),
+            fates=(Fate(takes=300, trouble="preempt", after=150),),
+            acts=(Act(0, "commands", with_=("left",)), Act(0, "sbatch", span=420, with_=("stopped",))),
+        ),
+        {"phase": "Failed", "reason": "Preempted"},
+    ),
+    "a status comes late, from an operator that is gone": (
+        Life(
+            (SPEC,),
+            fates=(Fate(takes=20),),
+            acts=(Act(12, "requests", with_=("slow",)), Act(5, "operator killed", 1, "stops")),
+        ),
+        WELL,
+    ),
     "the operator is killed as it submits": (
         Life((SPEC,), acts=(Act(0.15, "operator killed", 5, "goes on"),)),
         {**WELL, "job": "19"},

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import dataclass, field
 
 from speedrun_operator.api.names import JOB_PREFIX
@@ -44,7 +43,6 @@ class Truth:
     api: ApiServer
     broken: list[str] = field(default_factory=list)
     ended: dict[str, str] = field(default_factory=dict)
-    claimed: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     said: dict[str, Status] = field(default_factory=dict)
     exposed: set[str] = field(default_factory=set)
 
@@ -58,13 +56,10 @@ class Truth:
         if not job.name.startswith(OURS):
             return
         self.holds(self._uid(job.name) in self.api.protected, f"{job.name} submitted, and nothing holds its resource")
-        earlier = self.claimed[job.name]
-        claim = max(self.slurm.disk[job.path].claims.values(), default=seconds())
-        for each in earlier:
-            self.holds(
-                claim - each >= CLAIM_SECONDS, f"{job.name} submitted again {claim - each:.0f} s after its claim"
-            )
-        earlier.append(claim)
+        for each in self.slurm.ever:
+            again = each.name == job.name and each is not job
+            apart = abs(each.asked - job.asked)
+            self.holds(not again or apart >= CLAIM_SECONDS - 1, f"{job.name} submitted twice, {apart:.0f} s apart")
 
     def started(self, job: Job) -> None:
         owner = self.slurm.disk[job.path].owner

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import selectors
 from collections.abc import Callable, Coroutine
 from datetime import datetime, timedelta
@@ -60,6 +61,7 @@ CLOCK = Clock(now=now, monotonic=seconds)
 
 
 def run(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Live `make()` in a loop of its own, from second 0 on."""
+    """Live `make()` in a loop of its own, from second 0 on; the same each time."""
+    random.seed(0)
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         return runner.run(make())
