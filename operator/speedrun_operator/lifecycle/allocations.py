@@ -49,13 +49,16 @@ def after_observation(
         return allocation
     if seen.state is JobState.UNSEEN:
         allocation = _unseen(allocation, seen)
-        if allocation.state in (AllocationState.SUBMITTING, AllocationState.ENDED) or seen.unseen_for < lost_after:
+        absent = seen.unseen_for
+        if allocation.submitted is not None:  # before, there was nothing to be seen
+            absent = min(absent, seen.asked - allocation.submitted)
+        if allocation.state in (AllocationState.SUBMITTING, AllocationState.ENDED) or absent < lost_after:
             return allocation
         lost = {"state": AllocationState.ENDED, "ended": seen.asked}
         if allocation.ending is not None:
             return allocation.model_copy(update={**lost, "reason": allocation.ending})
         message = (
-            f"no witness has known job {allocation.job_id} for {int(seen.unseen_for.total_seconds())} s: "
+            f"no witness has known job {allocation.job_id} for {int(absent.total_seconds())} s: "
             "not squeue, not sacct, and it left no exit marker"
         )
         return allocation.model_copy(update={**lost, "reason": Reason.JOB_LOST.value, "message": message})

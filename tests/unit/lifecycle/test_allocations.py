@@ -226,6 +226,13 @@ def test_lost(before: Allocation) -> None:
     assert "job 17 for 300 s" in (after.message or "")
 
 
+def test_absence_counts_from_the_submission() -> None:
+    """Its submission had no clear outcome for a while, in which nobody knew it either."""
+    late = WAITS.model_copy(update={"submitted": at(201)})
+    assert after_observation(late, unseen(499), LOST_AFTER) == late
+    assert after_observation(late, unseen(499, asked=at(501)), LOST_AFTER).reason == "JobLost"
+
+
 @pytest.mark.parametrize(
     "seen", [queued(), running(), ended(None, "Cancelled"), unseen(999)], ids=lambda each: each.state
 )

@@ -86,6 +86,16 @@ FOUND: Mapping[str, tuple[Life, dict[str, Any]]] = {
         ),
         {"phase": "Failed", "reason": "Preempted"},
     ),
+    "its job comes late, and goes before anybody looked: it is waited for from then on": (
+        Life(
+            (SPEC,),
+            fates=(Fate(waits=0, takes=1, trouble="node", after=0.5),),
+            acts=(Act(0, "commands", with_=("left",)), Act(0, "sbatch", with_=("slow",))),
+            min_age=3,
+            accounting="off",
+        ),
+        {**WELL, "job": "20"},
+    ),
     "a status comes late, from an operator that is gone": (
         Life(
             (SPEC,),

@@ -167,6 +167,13 @@ def test_absence_counts_only_over_answers_in_a_row(between: object) -> None:
     assert see(poll("", ""), memory, 500).unseen_for == timedelta(0)
 
 
+def test_absence_counts_anew_once_a_job_began() -> None:
+    memory, _ = absorb(NEW, poll("", ""), NAME, 100)
+    memory, seen = absorb(memory, poll("", "", owner="17"), NAME, 390)
+    assert seen.unseen_for == timedelta(0)
+    assert see(poll("", "", owner="17"), memory, 410).unseen_for == timedelta(seconds=20)
+
+
 def test_with_accounting_off_absence_counts() -> None:
     answer = poll("", OFF, sacct_code=1)
     memory, _ = absorb(NEW, answer, NAME, 100)

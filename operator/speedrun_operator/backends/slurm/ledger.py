@@ -32,7 +32,8 @@ class Memory:
     """One allocation's log as far as it was read, and since when it is ended, unseen, or waits (monotonic seconds).
 
     `size` is the log's when it was last looked at; `caught_up`: all that was there at first has been read; `grown_at`:
-    when the log of the running job last grew; `stale`: an exit marker that an earlier start of the job left.
+    when the log of the running job last grew; `stale`: an exit marker that an earlier start of the job left; `owner`:
+    as the ledger last said it.
     """
 
     reading: Reading
@@ -44,6 +45,7 @@ class Memory:
     waits_for: str | None = None
     waits_since: float | None = None
     stale: ExitMarker | None = None
+    owner: str | None = None
 
     @property
     def behind(self) -> bool:
@@ -61,6 +63,8 @@ def absorb(memory: Memory, poll: Poll, name: str, monotonic: float) -> tuple[Mem
     memory = _with_log(memory, poll.logs.get(name))
     grew = memory.size != before
     owner, marker = poll.owners.get(name), poll.exits.get(name)
+    if owner != memory.owner:  # a job began: before, it could not be missed
+        memory = replace(memory.unanswered(), owner=owner)
     row = _choose(poll.rows.get(name, ()), owner)
     if row is None:
         ends = [each for each in poll.accounted.get(name, ()) if each.state is JobState.ENDED]
