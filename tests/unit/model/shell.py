@@ -6,87 +6,15 @@ the connection may be cut. `test_model_shell` holds it to the real text in a rea
 
 from __future__ import annotations
 
-import math
 import re
 import shlex
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 
-from speedrun_operator.backends.slurm import refusals
-from speedrun_operator.backends.slurm.remote import SUBMITTED
-from unit.model.disk import CANCELLED, Disk, Ledger
+from unit.model.disk import CANCELLED, Disk
 from unit.model.job import Job
-from unit.model.slurm import ACCOUNTING_OFF, Slurm
-from unit.model.virtual import epoch, seconds, stamp
-
-CLAIM_SECONDS = 300
-SLURM_DOWN = "slurm_load_jobs error: Unable to contact slurm controller (connect failure)\n"
-Pause = Callable[[], Awaitable[None]]
-
-
-class Answered(Exception):
-    """Nothing follows the answer: of the command, or of an item."""
-
-
-class Output:
-    """What a command has printed so far."""
-
-    def __init__(self, nonce: str) -> None:
-        self.stdout = b""
-        self.stderr = b""
-        self._nonce = nonce
-
-    def say(self, *words: object) -> None:
-        self.stdout += f"\n@{self._nonce} {' '.join(map(str, words))}\n".encode()
-
-    def answer(self, *words: object) -> None:
-        self.say(*words)
-        raise Answered
-
-    def item(self, number: int) -> ItemOutput:
-        """Where the answer of one item of a batch goes."""
-        return ItemOutput(self, number)
-
-    def print(self, text: str | bytes) -> None:
-        self.stdout += text if isinstance(text, bytes) else text.encode()
-
-
-class ItemOutput:
-    """The answer of one item of a batch."""
-
-    def __init__(self, output: Output, number: int) -> None:
-        self._output = output
-        self._number = number
-
-    def answer(self, *words: object, text: str = "") -> None:
-        self._output.say("item", self._number, *words)
-        self._output.print(f"{text}\n")
-        raise Answered
-
-
-@dataclass
-class Item:
-    """One submission of a batch, as the command has it."""
-
-    script: str
-    path: str
-    name: str
-    package: str
-    arguments: list[str]
-
-
-def items(command: str) -> list[Item]:
-    """What a submission's command is to submit."""
-    calls = command[command.index("\nscript=") :].removesuffix(f"{SUBMITTED}\n")
-    found: list[Item] = []
-    for word in shlex.split(calls):
-        if word.startswith("script="):
-            found.append(Item(word.removeprefix("script="), "", "", "", []))
-        else:
-            found[-1].arguments.append(word)
-    for each in found:
-        _, _, each.path, each.name, _, each.package, *each.arguments = each.arguments
-    return found
+from unit.model.output import SLURM_DOWN, Answered, Output, Pause
+from unit.model.slurm import Slurm
+from unit.model.submissions import Submissions
+from unit.model.virtual import epoch, stamp
 
 
 def field(command: str, name: str) -> str:
@@ -104,7 +32,7 @@ class Shell:
         """Run a command to its end; what it prints is in `output` as it is printed. Raises what `pause` does."""
         try:
             if "\npackages=(" in command:
-                await self._submit(command, stdin, pause, output)
+                await Submissions(self.disk, self.slurm, pause, output).run(command, stdin)
             elif "declare -A wanted=()" in command:
                 await self._cancel(command, stdin, pause, output)
             elif "mapfile -t asked" in command:
@@ -119,112 +47,6 @@ class Shell:
                 raise NotImplementedError(command)
         except Answered:
             pass
-
-    # --- submit ---------------------------------------------------------------------------------------------------
-
-    async def _submit(self, command: str, stdin: bytes, pause: Pause, output: Output) -> None:
-        batch = items(command)
-        sizes = re.search(r"^packages=\((.*)\)$", command, re.MULTILINE)[1].split()  # type: ignore[index]
-        whole = len(stdin) >= sum(map(int, sizes))
-        await pause()
-        for each in batch:
-            self.disk[each.path].exists |= not self.disk.full
-        rows = self.slurm.squeue()
-        if rows is None:
-            output.stderr += SLURM_DOWN.encode()
-        await pause()
-        stop = False
-        for number, item in enumerate(batch):
-            said = output.item(number)
-            try:
-                if stop:
-                    said.answer("later")
-                stop = await self._item(item, rows, whole or not item.package, pause, said, output)
-            except Answered:
-                pass
-            await pause()
-        for each in batch if stop else ():
-            self._remove(self.disk[each.path])
-        output.say("done")
-
-    async def _item(
-        self, item: Item, rows: list[Job] | None, whole: bool, pause: Pause, said: ItemOutput, output: Output
-    ) -> bool:
-        """Raises Answered; returns, after an answer, where no further item may be begun."""
-        ledger = self.disk[item.path]
-        if not ledger.exists:
-            said.answer("storage")
-        if ledger.jobid:
-            said.answer("accepted", *ledger.jobid.split())
-        if ledger.owner == CANCELLED:
-            said.answer("cancelled")
-        if ledger.owner:
-            said.answer("accepted", ledger.owner)
-        if rows is None:
-            said.answer("unasked")
-        self._adopt(ledger, [each for each in rows or () if each.name == item.name], said)
-        if self.disk.full:
-            said.answer("storage")
-        claim = self._claim(ledger, item.name, said, output)
-        await pause()
-        if not whole or self.disk.full:
-            self._withdraw(ledger, claim)
-            said.answer("storage")
-        ledger.script = item.script.encode()
-        await pause()
-        code, answer, error = await self.slurm.sbatch(item.arguments, item.path, ledger.script)
-        await pause()
-        if code == 0:
-            at = epoch()
-            if not self.disk.full:
-                ledger.jobid = f"{answer.strip()} {at}"
-            said.answer("accepted", answer.strip(), at)
-        lists = (refusals.UNKNOWN, refusals.REJECTED, refusals.OVERLOADED, refusals.BUSY)
-        kind = next((texts for texts in lists if any(text in error for text in texts)), None)
-        words: tuple[object, ...] = ("unknown", code)
-        if kind in lists[1:]:
-            self._withdraw(ledger, claim)
-            words = ("rejected",) if kind is refusals.REJECTED else ("busy",)
-        try:
-            said.answer(*words, text=error)
-        except Answered:
-            if kind not in (refusals.UNKNOWN, refusals.OVERLOADED):
-                raise
-        return True
-
-    def _withdraw(self, ledger: Ledger, claim: int) -> None:
-        ledger.script = None
-        del ledger.claims[claim]
-        self._remove(ledger)
-
-    def _remove(self, ledger: Ledger) -> None:
-        """`rmdir`."""
-        ledger.exists = bool(ledger.claims or ledger.owner or ledger.jobid or ledger.script)
-
-    def _adopt(self, ledger: Ledger, found: list[Job], said: ItemOutput) -> None:
-        if found:
-            if not self.disk.full:
-                ledger.jobid = f"{found[0].id} {found[0].submitted}"
-            said.answer("accepted", found[0].id, found[0].submitted)
-
-    def _claim(self, ledger: Ledger, name: str, said: ItemOutput, output: Output) -> int:
-        last = max(ledger.claims, default=0)
-        if last:
-            age = math.floor(seconds()) - math.floor(ledger.claims[last])
-            if age < CLAIM_SECONDS:
-                said.answer("claimed", age)
-            rows = self.slurm.squeue()
-            if rows is None:
-                output.stderr += SLURM_DOWN.encode()
-                said.answer("unasked")
-            self._adopt(ledger, [each for each in rows or () if each.name == name], said)
-            code, accounted, error = self.slurm.sacct([name])
-            if code == 0:
-                self._adopt(ledger, [job for job, _ in accounted], said)
-            elif ACCOUNTING_OFF not in error:
-                said.answer("unaccounted", text=error)
-        ledger.claims[last + 1] = seconds()
-        return last + 1
 
     # --- poll -----------------------------------------------------------------------------------------------------
 

@@ -16,7 +16,8 @@ from speedrun_operator.backends.slurm.commands import Section, Submission, secti
 from unit.model import virtual
 from unit.model.disk import Disk, Ledger
 from unit.model.job import Fate, Job
-from unit.model.shell import SLURM_DOWN, Output, Shell, sacct_line, squeue_line
+from unit.model.output import SLURM_DOWN, Output
+from unit.model.shell import Shell, sacct_line, squeue_line
 from unit.model.slurm import ACCOUNTING_OFF, CONTROLLER_DOWN, TIMED_OUT, Slurm
 from unit.slurm.login_node import NAME, NONCE, PATH, SINCE, LoginNode
 

@@ -12,8 +12,8 @@ from speedrun_operator.kube.client import Json
 from unit.builders import CLUSTER
 from unit.model.apiserver import ApiServer
 from unit.model.job import Job, age
-from unit.model.shell import CLAIM_SECONDS
 from unit.model.slurm import Slurm
+from unit.model.submissions import CLAIM_SECONDS
 from unit.model.virtual import seconds
 from unit.structural import faults
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 from speedrun_operator.login import Completed, Health, NotRun, OutcomeUnknown
 from speedrun_operator.login.errors import Reason
-from unit.model.shell import Output, Shell
+from unit.model.output import Output
+from unit.model.shell import Shell
 
 FATES = (
     *("refused", "starting", "cut before", "cut while sent", "cut after", "left", "lost"),
