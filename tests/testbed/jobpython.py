@@ -25,7 +25,8 @@ SYSTEM_PYTHON = Path("/usr/bin/python3")
 ROOT = Path("/opt/speedrun-testbed")
 CONSTRAINTS = Path(__file__).parents[2] / "constraints.txt"
 TORCH = "torch"
-OTHERS = ("numpy", "pytest", "hypothesis")
+OTHERS = ("numpy", "pytest", "hypothesis", "huggingface_hub", "safetensors", "tiktoken")
+UNUSED_SECONDS = 7 * 86_400  # then an environment that another version of this file made is removed
 BIG_WHEEL_MB = 100.0
 PROOF = (
     "import sys, numpy, torch; a = torch.ones(64, 64) @ torch.ones(64, 64); "
@@ -58,12 +59,13 @@ class JobPython:
         python = directory / "bin" / "python"
         complete = directory / "complete"
         if complete.exists():
+            complete.touch()  # used today
             return python
         ROOT.mkdir(parents=True, exist_ok=True)
         ROOT.chmod(0o755)
         with exclusive(ROOT / "lock", lambda who: self.place.say(f"jobpython: waiting for {who}, which makes it")):
             if not complete.exists():
-                for outdated in (*ROOT.glob("python*"), directory):  # one bed a machine, so nobody uses them
+                for outdated in (*filter(_unused, ROOT.glob("python*")), directory):
                     shutil.rmtree(outdated, ignore_errors=True)
                 self._make(directory)
                 complete.touch()
@@ -150,6 +152,14 @@ def _system() -> Path | None:
     look = "import importlib.util as u, sys; sys.exit(0 if all(map(u.find_spec, ('torch', 'numpy', 'pytest'))) else 1)"
     done = subprocess.run([str(SYSTEM_PYTHON), "-I", "-c", look], stdin=subprocess.DEVNULL, check=False)
     return SYSTEM_PYTHON if done.returncode == 0 else None
+
+
+def _unused(directory: Path) -> bool:
+    """Whether no bed has used a finished environment for long: beds of several checkouts may each have their own."""
+    try:
+        return time.time() - (directory / "complete").stat().st_mtime > UNUSED_SECONDS
+    except OSError:
+        return True
 
 
 def _key() -> str:

@@ -13,15 +13,17 @@ from hypothesis import strategies as st
 
 from conftest import Processes
 from speedrun_trainer.__main__ import main
-from speedrun_trainer.data import (
-    BatchShape,
+from speedrun_trainer.shards import (
+    GPT2_VOCABULARY,
+    VOCABULARY_FILE,
     DataError,
     TokenStream,
-    batch_rows,
+    describe_vocabulary,
     ensure_shard,
     find_dataset,
     open_shard,
     shard_bytes,
+    vocabulary_of,
     write_file,
 )
 
@@ -171,19 +173,11 @@ def uneven_stream(tmp_path: Path) -> TokenStream:
     return TokenStream(paths, vocabulary=4000)
 
 
-@pytest.mark.parametrize("world", [1, 2, 4, 8])
-def test_ranks_share_the_batch_of_a_single_process(uneven_stream: TokenStream, world: int) -> None:
-    shape = BatchShape(sequences=16, length=50)  # 800 tokens: shards end inside of batches 2 and 4
-    for batch in range(4):
-        parts = [batch_rows(uneven_stream, shape, batch=batch, rank=rank, world=world) for rank in range(world)]
-        expected = np.arange(batch * 800, batch * 800 + 800).reshape(16, 50)
-        assert np.array_equal(np.concatenate([part[0] for part in parts]), expected)
-        assert np.array_equal(np.concatenate([part[1] for part in parts]), expected + 1)
-
-
 def test_too_few_tokens_are_told_before_they_are_needed(uneven_stream: TokenStream) -> None:
     uneven_stream.require(4000, "training")
-    with pytest.raises(DataError, match=r"training needs 4,001 tokens, but x_train_000001.bin, .* hold 4,000"):
+    with pytest.raises(
+        DataError, match=r"x_train_000001.bin to x_train_000003.bin: training needs 4,001 tokens, but .*"
+    ):
         uneven_stream.require(4001, "training")
     with pytest.raises(DataError, match=r"reading 100 tokens from 3,950 on needs 4,050 tokens"):
         uneven_stream.read(3950, 100)
@@ -193,10 +187,24 @@ def test_foreign_token_id_names_its_shard(tmp_path: Path) -> None:
     paths = [tmp_path / "x_train_000001.bin", tmp_path / "x_train_000002.bin"]
     ensure_shard(paths[0], tokens(16))
     ensure_shard(paths[1], tokens(17))
-    stream = TokenStream(paths, vocabulary=16)
-    assert len(stream.read(0, 32)) == 32
+    TokenStream(paths[:1], vocabulary=16).check()
     with pytest.raises(DataError, match=r"x_train_000002\.bin: holds token id 16, but the vocabulary has 16 ids"):
-        stream.read(0, 33)
+        TokenStream(paths, vocabulary=16).check()
+
+
+def test_a_folder_says_its_vocabulary(tmp_path: Path) -> None:
+    assert vocabulary_of(tmp_path) == GPT2_VOCABULARY
+    describe_vocabulary(tmp_path, 257, "bytes")
+    assert vocabulary_of(tmp_path) == 257
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"vocabulary": 1}', '{"vocabulary": 65537}', '{"vocabulary": "9"}'])
+def test_unreadable_vocabulary_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / VOCABULARY_FILE).write_text(text)
+    with pytest.raises(
+        DataError, match=r"vocabulary\.json: does not say the size of a vocabulary .* make the data again"
+    ):
+        vocabulary_of(tmp_path)
 
 
 # ---------------------------------------------------------------------------

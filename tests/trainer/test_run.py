@@ -1,17 +1,21 @@
 """The run as its user sees it: lines, losses and exit codes."""
 
+import json
 import math
 import re
 from pathlib import Path
 
 import pytest
 
-from speedrun_trainer.data import MAKE
+from speedrun_trainer.model import IDEAS
+from speedrun_trainer.presets import PRESETS
+from speedrun_trainer.shards import MAKE
 from speedrun_trainer.source import MarkovSource
 from speedrun_trainer.train import main
 
 STEP = re.compile(r"step:(\d+)/(\d+) (?:val_loss:(\S+) )?train_time:(\d+)ms step_avg:(\d+\.\d\d)ms")
 SHORT = ["--val-tokens", "8192", "--val-every", "0"]
+DIVERGE = ["--learning-rate", "1e30", "--without", "soft_cap"]  # a capped loss stays finite, whatever the weights are
 
 
 def train(capsys: pytest.CaptureFixture[str], data: Path, *options: str) -> tuple[int, list[str], str]:
@@ -33,17 +37,19 @@ def test_lines_of_a_run_in_order(smoke_data: Path, capsys: pytest.CaptureFixture
     assert lines[0].startswith("Running Python 3.")
     assert re.fullmatch(r"Running PyTorch \S+ compiled for CUDA (None|[\d.]+)", lines[1])
     start = lines.index("=" * 100)
-    assert lines[start + 1 : start + 4] == [
-        "entropy:1.9688 nats (order-2 Markov source, 16 tokens, seed 1) + margin:0.0500 nats = target:2.0188 nats",
-        "Compiling model and warming up (nothing to compile on a CPU; 3 steps)",
+    assert lines[start + 1 : start + 6] == [
+        "entropy:1.9605 nats (order-2 Markov source, 16 tokens, seed 1) + margin:0.0500 nats = target:2.0105 nats",
+        "Model smoke: 101,386 parameters, 5 steps, 5,120 tokens, seed 0",
+        "Attention by sdpa (on a CPU)",
+        "Compiling model and warming up (nothing to compile on a CPU; 3 steps of each of 1 stages)",
         "Resetting Model",
     ]
-    steps = [STEP.fullmatch(line) for line in lines[start + 4 : -1]]
+    steps = [STEP.fullmatch(line) for line in lines[start + 6 : -1]]
     assert all(steps)
     kinds = [f"{match[1]} {'val' if match[3] else 'train'}" for match in steps if match]
     assert kinds == ["0 val", "1 train", "2 train", "2 val", "3 train", "4 train", "4 val", "5 train", "5 val"]
     times = [int(match[4]) for match in steps if match]
-    assert times == sorted(times) and times[0] == 0
+    assert times == sorted(times) and times[0] < 1000, "finding the documents counts, compiling does not"
     assert re.fullmatch(r"peak memory allocated: \d+ MiB reserved: \d+ MiB", lines[-1])
 
 
@@ -69,7 +75,7 @@ def test_runs_repeat_and_the_warmup_leaves_no_trace(smoke_data: Path, capsys: py
 
 
 def test_a_loss_that_is_no_number_ends_the_run(smoke_data: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, lines, err = train(capsys, smoke_data, *SHORT, "--learning-rate", "1e30")
+    code, lines, err = train(capsys, smoke_data, *SHORT, *DIVERGE)
     assert code == 3
     [(step, loss)] = val_losses(lines).items()
     assert loss == "nan" and step < 10
@@ -80,9 +86,9 @@ def test_a_loss_that_is_no_number_ends_the_run(smoke_data: Path, capsys: pytest.
 def test_a_last_step_that_spoils_the_model_is_found_by_the_validation(
     smoke_data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code, lines, _ = train(capsys, smoke_data, *SHORT, "--steps", "2", "--learning-rate", "1e30")
+    code, lines, _ = train(capsys, smoke_data, *SHORT, *DIVERGE, "--steps", "3")
     assert code == 3
-    assert val_losses(lines) == {2: "nan"}
+    assert val_losses(lines) == {3: "nan"}
 
 
 @pytest.mark.parametrize(
@@ -94,7 +100,9 @@ def test_a_last_step_that_spoils_the_model_is_found_by_the_validation(
         (["--learning-rate", "1e31"], "argument --learning-rate: '1e31' is not a number from 0 to 1e+30"),
         (["--learning-rate", "-1"], "argument --learning-rate: '-1' is not a number from 0 to 1e+30"),
         (["--threads", "0"], "argument --threads: '0' is not a whole number from 1 up"),
-        (["--val-tokens", "1000"], "--val-tokens 1000 is not a multiple of the 2048 tokens of a batch"),
+        (["--val-tokens", "1000"], "--val-tokens 1000 is not a multiple of 2048"),
+        (["--save-every", "10"], "--save-every needs --checkpoint FOLDER"),
+        (["--stop-at-target", "-1"], "argument --stop-at-target: '-1' is not a number from 0 to 1000000000.0"),
         (["--gpus", "8"], "unrecognized arguments: --gpus 8"),
     ],
 )
@@ -105,21 +113,101 @@ def test_bad_option_is_one_line(capsys: pytest.CaptureFixture[str], options: lis
     assert capsys.readouterr().err == f"speedrun_trainer.train: {message} (--help lists the options)\n"
 
 
-def test_processes_must_share_the_batch_evenly(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("processes", [3, 5, 16])
+def test_processes_that_cannot_share_a_step_are_refused(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, processes: int
 ) -> None:
-    monkeypatch.setenv("WORLD_SIZE", "3")
-    with pytest.raises(SystemExit):
-        main([])
-    assert "--sequences 32 cannot be shared by 3 processes: take a multiple of 3" in capsys.readouterr().err
+    monkeypatch.setenv("WORLD_SIZE", str(processes))
+    assert main([]) == 5
+    assert f"{processes} processes cannot share a step's 8 units: start 1, 2, 4 or 8" in capsys.readouterr().err
+
+
+def test_a_gpu_that_is_not_there_is_told(
+    smoke_data: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
+    code, _, err = train(capsys, smoke_data, "--device", "cuda")
+    assert code == 5 and "--device cuda: torch sees no GPU; look at nvidia-smi" in err
+    code, _, err = train(capsys, smoke_data, "--attention", "varlen", "--device", "cpu")
+    assert code == 5 and "--attention varlen needs a GPU; on a CPU there is sdpa" in err
 
 
 def test_help_explains_the_options(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
         main(["--help"])
     assert end.value.code == 0
-    out = capsys.readouterr().out
-    assert MAKE in out and "--learning-rate X" in out and "(default: 0.01)" in out
+    out = " ".join(capsys.readouterr().out.split())
+    assert MAKE in out and "--learning-rate X" in out and "(default: 0.01 for smoke, 0.008 for gpt2-small)" in out
+    for preset in PRESETS.values():
+        assert preset.about in out
+
+
+def test_run_r_of_a_series_has_the_seed_after(smoke_data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def loss(*options: str) -> str:
+        return val_losses(train(capsys, smoke_data, *SHORT, "--steps", "5", *options)[1])[5]
+
+    assert loss("--seed", "2", "--run", "3") == loss("--seed", "5") != loss("--seed", "2")
+
+
+def test_the_run_ends_at_the_first_validation_that_reaches_the_target(
+    smoke_data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--steps", "60", "--val-tokens", "8192", "--val-every", "10"]
+    whole = {step: float(loss) for step, loss in val_losses(train(capsys, smoke_data, *options)[1]).items()}
+    code, lines, _ = train(capsys, smoke_data, *options, "--stop-at-target", str(whole[30] + 0.0001))
+    assert code == 0
+    assert list(val_losses(lines)) == [0, 10, 20, 30]
+
+
+def test_metrics_say_what_each_step_did(smoke_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "deep" / "metrics.jsonl"
+    _, lines, _ = train(capsys, smoke_data, *SHORT, "--steps", "4", "--metrics", str(path))
+    written = [json.loads(line) for line in path.read_text().splitlines()]
+    steps = [line for line in written if "loss" in line]
+    assert [line["step"] for line in steps] == [1, 2, 3, 4]
+    assert [line["tokens"] for line in steps] == [1024, 2048, 3072, 4096]
+    assert steps[0]["loss"] == pytest.approx(math.log(16), abs=1e-5)
+    assert steps[0]["rate"] == pytest.approx(0.001)
+    assert f"{written[-1]['val_loss']:.4f}" == val_losses(lines)[4]
+
+
+def test_metrics_of_a_diverged_run_are_still_json(
+    smoke_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "metrics.jsonl"
+    assert train(capsys, smoke_data, *SHORT, *DIVERGE, "--metrics", str(path))[0] == 3
+    last = json.loads(path.read_text().splitlines()[-1], parse_constant=lambda name: pytest.fail(name))
+    assert last["val_loss"] is None
+
+
+def test_weights_are_written_as_safetensors(
+    smoke_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from safetensors import safe_open
+
+    path = tmp_path / "weights.safetensors"
+    train(capsys, smoke_data, *SHORT, "--steps", "3", "--weights", str(path))
+    with safe_open(path, "pt") as file:
+        assert file.metadata() == {"preset": "smoke", "step": "3"}
+        shapes = {name: tuple(file.get_tensor(name).shape) for name in file.keys()}  # noqa: SIM118
+    assert shapes["embedding"] == (16, 64) and shapes["attention_bank"] == (8, 64, 64)
+    assert [child.name for child in tmp_path.iterdir()] == [path.name]
+
+
+def test_an_output_that_cannot_be_written_is_told_before_training(
+    smoke_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    code, lines, err = train(capsys, smoke_data, *SHORT, "--metrics", str(tmp_path / "file" / "metrics.jsonl"))
+    assert code == 6 and str(tmp_path / "file") in err
+    assert "Resetting Model" not in lines
+
+
+@pytest.mark.parametrize("idea", IDEAS)
+def test_each_idea_can_be_left_out(smoke_data: Path, capsys: pytest.CaptureFixture[str], idea: str) -> None:
+    code, lines, err = train(capsys, smoke_data, *SHORT, "--steps", "3", "--without", idea)
+    assert (code, err) == (0, "")
+    assert float(val_losses(lines)[3]) < 4
 
 
 def test_unusable_data_are_one_line_before_the_model_is_made(
@@ -134,7 +222,7 @@ def test_unusable_data_are_one_line_before_the_model_is_made(
 
     nowhere = tmp_path / "nowhere"
     assert f"{nowhere}: no such folder; name one with --data, or make it ({MAKE} --data {nowhere})" in refused(nowhere)
-    assert "training 500 steps of 2,048 tokens needs 1,024,001 tokens" in refused(small_data)
-    assert "validation needs 8,193 tokens, but markov_val_000000.bin" in refused(small_data, "--steps", "2")
+    assert "training 500 steps needs 512,001 tokens, but they hold 10,000" in refused(small_data)
+    assert "markov_val_000000.bin: validation needs 8,193 tokens, but" in refused(small_data, "--steps", "2")
     (small_data / "markov_train_000002.bin").write_bytes(b"<html>")
     assert "markov_train_000002.bin: not a token shard" in refused(small_data)

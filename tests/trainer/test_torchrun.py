@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from conftest import Processes, wait_until
-from speedrun_trainer.data import open_shard, shard_bytes
+from speedrun_trainer.shards import open_shard, shard_bytes
 
 ALONE = [sys.executable, "-m", "speedrun_trainer.train"]
 SHORT = ["--val-tokens", "8192", "--val-every", "0"]
-TARGET = 2.0188
+TARGET = 2.0105
 
 
 def torchrun(processes: int) -> list[str]:
@@ -26,14 +26,16 @@ def val_loss(out: str, step: int) -> float:
     return float(found[0])
 
 
-def test_two_processes_train_as_one(smoke_data: Path, processes: Processes) -> None:
-    options = ["--data", str(smoke_data), *SHORT, "--steps", "20"]
-    code, out, err = processes.run([*torchrun(2), *options])
+@pytest.mark.parametrize("world", [2, 4])
+def test_processes_train_as_one(smoke_data: Path, processes: Processes, world: int) -> None:
+    """Also where not every parameter can be shared out evenly: the smoke model has banks of 4 and tables of 16."""
+    options = ["--data", str(smoke_data), *SHORT, "--steps", "10"]
+    code, out, err = processes.run([*torchrun(world), *options])
     assert code == 0, err
-    assert "Running on the CPU with world_size 2 and 1 threads a process\n" in out
+    assert f"Running on the CPU with world_size {world} and 1 threads a process\n" in out
     assert out.count("Resetting Model\n") == 1, "only rank 0 prints"
     _, alone, _ = processes.run([*ALONE, *options])
-    assert val_loss(out, 20) == pytest.approx(val_loss(alone, 20), abs=3e-4)
+    assert val_loss(out, 10) == pytest.approx(val_loss(alone, 10), abs=3e-4)
 
 
 @pytest.mark.parametrize(("command", "expected"), [(ALONE, {143}), (torchrun(2), {1, 143})], ids=["alone", "torchrun"])
@@ -49,15 +51,16 @@ def test_sigterm_ends_the_run_without_a_result(
 
 
 def test_torchrun_tells_the_exit_code_of_a_diverged_run(smoke_data: Path, processes: Processes) -> None:
-    code, out, err = processes.run([*torchrun(2), "--data", str(smoke_data), *SHORT, "--learning-rate", "1e30"])
+    code, out, err = processes.run(
+        [*torchrun(2), "--data", str(smoke_data), *SHORT, "--learning-rate", "1e30", "--without", "soft_cap"]
+    )
     assert code == 1
     assert re.search(r"^step:\d+/500 val_loss:nan ", out, flags=re.MULTILINE)
     assert re.search(r"^the loss is not a number after step \d+: lower --learning-rate$", err, flags=re.MULTILINE)
     assert re.search(r"Root Cause.*exitcode  : 3 ", err, flags=re.DOTALL)
 
 
-def test_a_fault_that_one_rank_meets_ends_all(small_data: Path, processes: Processes) -> None:
-    """The second half of a batch belongs to rank 1, so it alone finds the token that does not belong there."""
+def test_every_rank_finds_a_fault_of_the_data(small_data: Path, processes: Processes) -> None:
     path = small_data / "markov_train_000001.bin"
     tokens = open_shard(path).copy()
     tokens[2000] = 999
@@ -67,7 +70,7 @@ def test_a_fault_that_one_rank_meets_ends_all(small_data: Path, processes: Proce
     assert code == 1
     assert f"speedrun_trainer.train: {path}: holds token id 999, but the vocabulary has 16 ids\n" in err
     assert re.search(r"exitcode  : 4 ", err)
-    assert "step:" not in out
+    assert "Compiling" not in out
 
 
 def test_smoke_run_reaches_its_target(smoke_data: Path, processes: Processes) -> None:

@@ -11,9 +11,9 @@ from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
-from speedrun_trainer.arguments import DEFAULT_FOLDER, Parser, whole
-from speedrun_trainer.data import GPT2_VOCABULARY, DataError, TokenStream, ensure_shard, find_dataset
-from speedrun_trainer.source import DEFAULT_SEED, DESCRIPTION, VOCABULARY, MarkovSource
+from speedrun_trainer.parsers import DEFAULT_FOLDER, Parser, whole
+from speedrun_trainer.shards import DataError, TokenStream, ensure_shard, find_dataset, vocabulary_of
+from speedrun_trainer.source import DEFAULT_SEED, DESCRIPTION, MarkovSource
 
 EXIT_DATA = 4
 
@@ -67,12 +67,12 @@ def make_synthetic(options: Namespace) -> int:
 def check_shards(options: Namespace) -> int:
     """Every shard is read to its end, and every fault is told, not only the first."""
     dataset = find_dataset(options.data)
-    vocabulary = GPT2_VOCABULARY if MarkovSource.of_folder(options.data) is None else VOCABULARY
+    vocabulary = vocabulary_of(options.data)
     faults = 0
     for path in (dataset.val, *dataset.train):
         try:
             stream = TokenStream([path], vocabulary=vocabulary)
-            stream.read(0, len(stream))
+            stream.check()
             print(f"{path}: {len(stream):,} tokens, ok", flush=True)
         except DataError as error:
             print(f"speedrun_trainer: {error}", file=sys.stderr, flush=True)

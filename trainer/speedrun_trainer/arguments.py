@@ -1,82 +1,77 @@
-"""Command lines: the options of a training run, and parsers that answer a bad value with one line and exit code 2."""
+"""The options of a training run, and the preset that they make."""
 
 import argparse
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NoReturn
 
-DEFAULT_FOLDER = Path("data/synthetic")
-LARGEST_RATE = 1e30  # absurd, and still a float32 when the optimizer has scaled it
-
-
-class Help(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefaultsHelpFormatter):
-    """Descriptions as written, and each option's default behind its help."""
+from speedrun_trainer.attention import NAMES
+from speedrun_trainer.data import UNITS
+from speedrun_trainer.model import IDEAS
+from speedrun_trainer.parsers import DEFAULT_FOLDER, LARGEST_RATE, Parser, number, whole
+from speedrun_trainer.presets import PRESETS
 
 
-class Parser(argparse.ArgumentParser):
-    """Complains in one line; the usage is what --help is for."""
-
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(**{"formatter_class": Help} | settings)
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {message} (--help lists the options)\n")
-
-
-def whole(minimum: int) -> Callable[[str], int]:
-    """An argument type: a whole number from `minimum` up."""
-
-    def convert(text: str) -> int:
-        try:
-            number = int(text)
-        except ValueError:
-            number = minimum - 1
-        if number < minimum:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {minimum} up")
-        return number
-
-    return convert
-
-
-def rate(text: str) -> float:
-    """An argument type: a learning rate."""
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if not 0 <= number <= LARGEST_RATE:  # also false for nan
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 to {LARGEST_RATE}")
-    return number
+def of_presets(field: str) -> str:
+    """The presets' own values of an option, for its help."""
+    return "default: " + ", ".join(f"{getattr(preset, field)} for {name}" for name, preset in PRESETS.items())
 
 
 def train_parser(description: str) -> Parser:
-    parser = Parser(prog="speedrun_trainer.train", description=description)
+    presets = "\n".join(f"  {name:<12} {preset.about}" for name, preset in PRESETS.items())
+    parser = Parser(prog="speedrun_trainer.train", description=f"{description}\nPresets:\n{presets}")
+    add = parser.add_argument_group("what is trained").add_argument
+    add("--preset", choices=PRESETS, default="smoke", help="model, schedule and rates")
+    add("--steps", type=whole(1), metavar="N", help=f"training steps ({of_presets('steps')})")
+    add(
+        "--learning-rate",
+        type=number(LARGEST_RATE),
+        metavar="X",
+        help=f"scales all rates ({of_presets('learning_rate')})",
+    )
+    add("--without", action="append", default=[], choices=IDEAS, metavar="IDEA", help=f"leave out {', '.join(IDEAS)}")
+    add("--seed", type=whole(0), default=0, metavar="N", help="of the initial weights; the data's order is fixed")
+    add("--run", type=whole(0), default=0, metavar="R", help="number of this run in a series: its seed is seed + R")
     add = parser.add_argument_group("data").add_argument
     add("--data", type=Path, default=DEFAULT_FOLDER, metavar="FOLDER", help="folder of the token shards")
-    add("--val-tokens", type=whole(1), default=65_536, metavar="N", help="of the validation shard, always the first")
-    add = parser.add_argument_group("batch").add_argument
-    add("--sequences", type=whole(1), default=32, metavar="N", help="sequences a step, of all processes together")
-    add("--sequence-length", type=whole(2), default=64, metavar="N", help="tokens a sequence")
-    add = parser.add_argument_group("run").add_argument
-    add("--steps", type=whole(1), default=500, metavar="N", help="training steps")
-    add("--learning-rate", type=rate, default=0.01, metavar="X", help="peak of the schedule; 0 learns nothing")
-    add("--seed", type=whole(0), default=0, metavar="N", help="of the initial weights; the data's order is fixed")
-    add("--val-every", type=whole(0), default=125, metavar="N", help="steps between validations; 0: only at the end")
-    add("--warmup-steps", type=whole(0), default=3, metavar="N", help="steps before the clock starts, undone again")
+    add("--val-tokens", type=whole(1), metavar="N", help=f"always the shard's first ({of_presets('val_tokens')})")
+    add("--val-every", type=whole(0), metavar="N", help=f"0: only at the end ({of_presets('val_every')})")
+    add("--stop-at-target", type=number(1e9), metavar="LOSS", help="end at the first validation that is not above it")
+    add = parser.add_argument_group("where it runs").add_argument
+    add("--device", choices=("auto", "cpu", "cuda"), default="auto", help="auto takes GPUs where there are some")
+    add("--attention", choices=("auto", *NAMES), default="auto", help="kernel; auto takes the fastest that runs here")
+    add("--compile", choices=("auto", "yes", "no"), default="auto", help="torch.compile; auto: on GPUs")
+    add("--micro-tokens", type=whole(1), metavar="N", help=f"most at once in a process ({of_presets('most_tokens')})")
+    add("--warmup-steps", type=whole(0), default=3, metavar="N", help="a stage, before the clock starts; undone again")
     add("--threads", type=whole(1), default=1, metavar="N", help="CPU threads a process; may change the last digits")
+    add("--deterministic", action="store_true", help="only kernels that repeat bit for bit; slower on a GPU")
+    add = parser.add_argument_group("what is kept").add_argument
+    add("--metrics", type=Path, metavar="FILE", help="append a line of JSON for each step and validation")
+    add("--weights", type=Path, metavar="FILE", help="write the trained weights (safetensors)")
+    add("--checkpoint", type=Path, metavar="FOLDER", help="go on from the checkpoint in it; on SIGTERM save one there")
+    add("--save-every", type=whole(0), default=0, metavar="N", help="steps between checkpoints; 0: on SIGTERM only")
     return parser
 
 
-def parse_train(arguments: Sequence[str] | None, *, description: str, world: int) -> argparse.Namespace:
-    """The options of a run on `world` processes; ends the process with code 2 if they do not fit together."""
+def parse_train(arguments: Sequence[str] | None, *, description: str) -> argparse.Namespace:
+    """The options of a run; `preset` is the Preset that they make. Ends the process with code 2 if they do not fit."""
     parser = train_parser(description)
     options = parser.parse_args(arguments)
-    if options.sequences % world:
-        parser.error(
-            f"--sequences {options.sequences} cannot be shared by {world} processes: take a multiple of {world}"
-        )
-    batch = options.sequences * options.sequence_length
-    if options.val_tokens % batch:
-        parser.error(f"--val-tokens {options.val_tokens} is not a multiple of the {batch} tokens of a batch")
+    preset = PRESETS[options.preset]
+    given = {
+        "steps": options.steps,
+        "learning_rate": options.learning_rate,
+        "val_tokens": options.val_tokens,
+        "val_every": options.val_every,
+        "most_tokens": options.micro_tokens,
+    }
+    preset = replace(preset, **{name: value for name, value in given.items() if value is not None})
+    for idea in options.without:
+        preset = replace(preset, model=preset.model.without(idea))
+    portion = UNITS * preset.val_unit
+    if preset.val_tokens % portion:
+        parser.error(f"--val-tokens {preset.val_tokens} is not a multiple of {portion}")
+    if options.save_every and not options.checkpoint:
+        parser.error("--save-every needs --checkpoint FOLDER")
+    options.preset_name, options.preset = options.preset, preset
     return options

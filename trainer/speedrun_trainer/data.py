@@ -1,200 +1,229 @@
-"""Token shards on disk, in the .bin format of modded-nanogpt's FineWeb files, and the batches that are cut from them.
+"""Batches: which tokens a step trains on, cut along documents, and brought up ahead of time.
 
-A shard is a header of 256 little-endian int32 (magic 20240520, version 1, token count, zeros) and then the tokens as
-uint16: 1024 + 2 * count bytes. A folder holds one dataset: `<name>_train_000001.bin`, `..._000002.bin`, ... and
-`<name>_val_000000.bin`; every other file is left alone. The training shards are read as one long stream and a batch
-is addressed by its step number, so the tokens of a step are the same whatever the number of processes that share it.
+A step is UNITS units of equal size, and each unit is packed with whole documents from their BOS token on: a document
+longer than the stage allows is cut, and so is the last one of a unit; what is cut off is dropped, since training on
+sequences that start in the middle of a document was found to be worse (modded-nanogpt's record of 2025-07-14, "align
+training batches with EoS"). Processes and gradient accumulation share out units, and no document lies in two of them,
+so the tokens of a step and what each of them may look at are the same for 1, 2, 4 and 8 processes, however many units
+go through the model at once.
 
-Every complaint is a DataError that names the file, what was found and what was expected. What the tokens are is
-not known here: source.py makes some.
+The whole run is planned before it starts: shards that are too short, damaged or of another vocabulary are told then,
+on every rank. Validation reads the first tokens of its shard in order, none dropped, in units of its own.
 """
 
-import os
-import re
-import uuid
-from collections.abc import Sequence
+import queue
+import threading
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-MAGIC = 20240520
-VERSION = 1
-HEADER_BYTES = 256 * 4
-TOKEN_BYTES = 2
-GPT2_VOCABULARY = 50257
-MAKE = "python -m speedrun_trainer data make-synthetic"
-SHARD_NAME = re.compile(r"(?P<dataset>[A-Za-z0-9][\w-]*?)_(?P<split>train|val)_(?P<number>\d{6})\.bin")
+from speedrun_trainer.shards import DataError, TokenStream, check_ids
 
-Tokens = NDArray[np.uint16]
-Rows = tuple[NDArray[np.int64], NDArray[np.int64]]  # tokens, and the tokens that follow them
+UNITS = 8  # a step; the most processes that can share one
 
-
-class DataError(Exception):
-    """The data cannot be used; the message says which file, why, and what to do."""
-
-
-# ---------------------------------------------------------------------------
-# One shard
-
-
-def shard_bytes(tokens: Tokens) -> bytes:
-    header = np.zeros(HEADER_BYTES // 4, dtype="<i4")
-    header[:3] = MAGIC, VERSION, len(tokens)
-    return header.tobytes() + tokens.astype("<u2").tobytes()
-
-
-def write_file(path: Path, content: bytes) -> None:
-    """Write beside the final name and rename, so that the name never holds a part of the content."""
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
-    try:
-        with temporary.open("xb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def ensure_shard(path: Path, tokens: Tokens) -> str:
-    """Make `path` hold exactly these tokens. Returns what that took: written, kept, or replaced and why."""
-    content = shard_bytes(tokens)
-    if not path.exists():
-        write_file(path, content)
-        return "written"
-    if path.read_bytes() == content:
-        return "kept"
-    try:
-        open_shard(path)
-        reason = "it held other tokens"
-    except DataError as error:
-        reason = f"it was damaged: {error}"
-    write_file(path, content)
-    return f"replaced, {reason}"
-
-
-def open_shard(path: Path) -> Tokens:
-    """The tokens of a shard, mapped and not yet read. Raises DataError unless header and size agree."""
-    try:
-        with path.open("rb") as file:
-            header = file.read(HEADER_BYTES)
-            size = os.fstat(file.fileno()).st_size
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}") from error
-    if size < HEADER_BYTES:
-        raise DataError(f"{path}: not a token shard: {size} bytes, but the header alone has {HEADER_BYTES}")
-    magic, version, count = (int(number) for number in np.frombuffer(header, dtype="<i4")[:3])
-    if magic != MAGIC:
-        raise DataError(f"{path}: not a token shard of this format: magic {magic}, expected {MAGIC}")
-    if version != VERSION:
-        raise DataError(f"{path}: version {version} of the format, expected {VERSION} (uint16 tokens)")
-    if count < 1:
-        raise DataError(f"{path}: the header claims {count} tokens, expected at least 1")
-    if size != HEADER_BYTES + TOKEN_BYTES * count:
-        raise DataError(
-            f"{path}: the header claims {count} tokens, {TOKEN_BYTES * count} bytes, "
-            f"but {size - HEADER_BYTES} bytes follow it: truncated or damaged, fetch or make it again"
-        )
-    return np.memmap(path, dtype="<u2", mode="r", offset=HEADER_BYTES, shape=(count,))
-
-
-# ---------------------------------------------------------------------------
-# A folder of shards
+Int64 = NDArray[np.int64]
+Int32 = NDArray[np.int32]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Dataset:
-    """The shards of one folder. Validation is found by its name, never by its place in a listing."""
+class Documents:
+    """Where documents begin in a stream, and how many predictions each offers (its tokens that have a next one)."""
 
-    train: tuple[Path, ...]
-    val: Path
-
-
-def find_dataset(folder: Path) -> Dataset:
-    """Raises DataError if the folder does not hold exactly one dataset without gaps."""
-    if not folder.is_dir():
-        raise DataError(f"{folder}: no such folder; name one with --data, or make it ({MAKE} --data {folder})")
-    try:
-        paths = sorted(folder.iterdir())
-    except OSError as error:
-        raise DataError(f"{folder}: cannot be listed: {error.strerror}") from error
-    found = [(path, match) for path in paths if (match := SHARD_NAME.fullmatch(path.name))]
-    names = sorted({match["dataset"] for _, match in found})
-    if not names:
-        raise DataError(f"{folder}: holds no file named like fineweb_train_000001.bin")
-    if len(names) > 1:
-        raise DataError(f"{folder}: holds several datasets ({', '.join(names)}); give each a folder of its own")
-    train = {int(match["number"]): path for path, match in found if match["split"] == "train"}
-    val = folder / f"{names[0]}_val_000000.bin"
-    if not val.exists():
-        raise DataError(f"{val}: the validation shard is missing")
-    for number in range(1, max(train, default=1) + 1):
-        if number not in train:
-            raise DataError(f"{folder / f'{names[0]}_train_{number:06d}.bin'}: this training shard is missing")
-    return Dataset(train=tuple(train[number] for number in sorted(train)), val=val)
+    starts: Int64
+    lengths: Int64
 
 
-# ---------------------------------------------------------------------------
-# A stream of tokens and its batches
+def find_documents(stream: TokenStream, shards: int) -> Documents:
+    """Those of the first `shards` shards. A document that a shard's end cuts ends there; its rest has no BOS.
+
+    Raises DataError if a token is not of the vocabulary.
+    """
+    starts, lengths = [], []
+    for path, shard, offset in zip(stream.paths[:shards], stream.shards, stream.starts, strict=False):
+        check_ids(path, shard, stream.vocabulary)
+        begins = np.flatnonzero(shard == stream.bos)
+        ends = np.append(begins[1:], len(shard) - 1)  # the shard's last token has no next one
+        starts.append(begins + offset)
+        lengths.append(ends - begins)
+    documents = Documents(np.concatenate(starts), np.concatenate(lengths))
+    some = documents.lengths > 0
+    return Documents(documents.starts[some], documents.lengths[some])
 
 
-class TokenStream:
-    """Shards read end to end as one sequence of token ids below `vocabulary`."""
+@dataclass(frozen=True)
+class Portion:
+    """So many units of so many tokens each, no document in them longer than `longest`."""
 
-    def __init__(self, paths: Sequence[Path], *, vocabulary: int) -> None:
-        self.paths = tuple(paths)
-        self.vocabulary = vocabulary
-        self.shards = [open_shard(path) for path in self.paths]
-        self.starts = np.cumsum([0, *(len(shard) for shard in self.shards)])  # and the end, as the last entry
+    units: int
+    tokens: int
+    longest: int
+
+
+@dataclass(frozen=True)
+class Units:
+    """Portions of a stream as pieces of documents: unit u has the pieces from firsts[u] up to firsts[u + 1]."""
+
+    firsts: Int64
+    starts: Int64  # of each piece, in the stream
+    lengths: Int64  # of each piece, in predictions
 
     def __len__(self) -> int:
-        return int(self.starts[-1])
+        return len(self.firsts) - 1
 
-    def require(self, count: int, purpose: str) -> None:
-        """Raises DataError, before the run needs them, if the stream has fewer than `count` tokens."""
-        if len(self) < count:
-            raise DataError(
-                f"{self.paths[0].parent}: {purpose} needs {count:,} tokens, "
-                f"but {', '.join(path.name for path in self.paths)} together hold {len(self):,}"
-            )
+    def most_pieces(self, first: int = 0, count: int | None = None) -> int:
+        """Of any one unit of `count` from `first` on."""
+        counts = np.diff(self.firsts)[first:]
+        return int(counts[:count].max(initial=1))
 
-    def read(self, start: int, count: int) -> Tokens:
-        """Tokens [start, start + count), across as many shards as they lie in."""
-        self.require(start + count, f"reading {count:,} tokens from {start:,} on")
-        first = int(np.searchsorted(self.starts, start, side="right")) - 1
-        pieces = []
-        for path, shard, offset in zip(self.paths[first:], self.shards[first:], self.starts[first:], strict=False):
-            piece = shard[max(start - int(offset), 0) : start + count - int(offset)]
-            largest = int(piece.max(initial=0))
-            if largest >= self.vocabulary:
-                raise DataError(f"{path}: holds token id {largest}, but the vocabulary has {self.vocabulary} ids")
-            pieces.append(piece)
-            if start + count <= int(offset) + len(shard):
+
+def pack(documents: Documents, portions: Sequence[Portion]) -> Units:
+    """Fill units with documents, in order. Fewer units than asked for if the documents do not suffice."""
+    firsts, lengths, document = [0], [], 0
+    for portion in portions:
+        allowed = np.minimum(documents.lengths[document:], portion.longest)
+        ends = np.concatenate(([0], np.cumsum(allowed)))
+        begin = 0
+        for _ in range(portion.units):
+            end = int(np.searchsorted(ends, ends[begin] + portion.tokens))  # first document that is not needed any more
+            if end == len(ends):
                 break
-        return np.concatenate(pieces)
+            allowed[end - 1] -= ends[end] - ends[begin] - portion.tokens
+            firsts.append(document + end)
+            begin = end
+        lengths.append(allowed[:begin])
+        document += begin
+    return Units(np.array(firsts), documents.starts[:document], np.concatenate(lengths))
+
+
+def plan(stream: TokenStream, portions: Sequence[Portion]) -> Units:
+    """The units of a run. Raises DataError if the stream has too few tokens; reads no more shards than are needed."""
+    wanted = sum(portion.units for portion in portions)
+    tokens = sum(portion.units * portion.tokens for portion in portions)
+    stream.require(tokens + 1, f"training {wanted // UNITS} steps")
+    shards = int(np.searchsorted(stream.starts, tokens + 1))
+    while True:
+        units = pack(find_documents(stream, shards), portions)
+        if len(units) == wanted:
+            return units
+        if shards == len(stream.shards):
+            raise DataError(
+                f"{stream}: {len(stream):,} tokens are too few to train {wanted // UNITS} steps: they end in step "
+                f"{len(units) // UNITS + 1} ({tokens:,} tokens are trained on; ends of long documents are dropped). "
+                "Get more shards, or take fewer --steps"
+            )
+        shards += 1
+
+
+def cut(stream: TokenStream, count: int, tokens: int) -> Units:
+    """The first `count` units of a stream in order, nothing dropped: documents end at BOS and at a unit's end.
+
+    Raises DataError if there are fewer tokens, or one is not of the vocabulary.
+    """
+    stream.require(count * tokens + 1, "validation")
+    everything = stream.read(0, count * tokens + 1)
+    check_ids(stream.paths[0], everything, stream.vocabulary)
+    edges = np.arange(count + 1) * tokens
+    starts = np.union1d(np.flatnonzero(everything[:-1] == stream.bos), edges[:-1])
+    return Units(np.searchsorted(starts, edges), starts, np.diff(np.append(starts, edges[-1])))
 
 
 @dataclass(frozen=True)
-class BatchShape:
-    """A batch of all processes together: `sequences` rows of `length` predictions."""
+class Batch:
+    """What goes through the model at once: n predictions of several documents, one after the other.
 
-    sequences: int
-    length: int
-
-    @property
-    def tokens(self) -> int:
-        return self.sequences * self.length
-
-
-def batch_rows(stream: TokenStream, shape: BatchShape, *, batch: int, rank: int, world: int) -> Rows:
-    """This rank's rows of a batch, each of shape (sequences / world, length).
-
-    Ranks take consecutive rows, so stacked in rank order they are the batch of a single process. `world` must
-    divide `shape.sequences`.
+    `boundaries` says where documents begin and end; empty documents at the end fill it up to its size.
     """
-    rows = shape.sequences // world
-    start = batch * shape.tokens + rank * rows * shape.length
-    tokens = stream.read(start, rows * shape.length + 1).astype(np.int64)
-    return tokens[:-1].reshape(rows, shape.length), tokens[1:].reshape(rows, shape.length)
+
+    tokens: Int32  # (n,)
+    targets: Int32  # (n,) the tokens that follow
+    positions: Int32  # (n,) each token's place in its document
+    boundaries: Int32  # (documents + 1,)
+
+
+def assemble(stream: TokenStream, units: Units, first: int, count: int, *, documents: int) -> Batch:
+    """Units [first, first + count) as a batch with room for `documents` documents."""
+    pieces = slice(int(units.firsts[first]), int(units.firsts[first + count]))
+    starts, lengths = units.starts[pieces], units.lengths[pieces]
+    ends = np.cumsum(lengths)
+    total = int(ends[-1])
+    positions = np.arange(total) - np.repeat(ends - lengths, lengths)
+    begin = int(starts[0])
+    span = stream.read(begin, int(starts[-1] + lengths[-1]) + 1 - begin)
+    places = positions + np.repeat(starts - begin, lengths)
+    boundaries = np.full(documents + 1, total, dtype=np.int32)
+    boundaries[0] = 0
+    boundaries[1 : len(ends) + 1] = ends
+    return Batch(
+        tokens=span[places].astype(np.int32),
+        targets=span[places + 1].astype(np.int32),
+        positions=positions.astype(np.int32),
+        boundaries=boundaries,
+    )
+
+
+@dataclass(frozen=True)
+class Share:
+    """One process's part of the units, and how many tokens it puts through the model at once."""
+
+    rank: int
+    world: int
+    most_tokens: int
+
+    def at_once(self, units: int, tokens: int) -> int:
+        """How many of its units go through the model together, of `units` (of all ranks) of `tokens` each."""
+        mine = units // self.world
+        fitting = [part for part in range(2, mine + 1) if mine % part == 0 and part * tokens <= self.most_tokens]
+        return max(fitting, default=1)
+
+    def batches(
+        self, stream: TokenStream, units: Units, first: int, count: int, *, tokens: int, documents: int
+    ) -> Iterator[Batch]:
+        """This process's batches of the units [first, first + count); `world` must divide `count`."""
+        mine, together = count // self.world, self.at_once(count, tokens)
+        begin = first + self.rank * mine
+        for unit in range(begin, begin + mine, together):
+            yield assemble(stream, units, unit, together, documents=together * documents)
+
+
+class Ahead(Generic[T]):
+    """An iterator whose items are made by a thread, a few ahead of their use. What the thread raises is raised here."""
+
+    def __init__(self, items: Iterable[T], *, depth: int = 4) -> None:
+        self._queue: queue.Queue[T | BaseException | None] = queue.Queue(depth)
+        self._closed = False
+        self._thread = threading.Thread(target=self._make, args=(items,), name="batches ahead", daemon=True)
+        self._thread.start()
+
+    def __iter__(self) -> Iterator[T]:
+        return self
+
+    def __next__(self) -> T:
+        item = self._queue.get()
+        if item is None:
+            raise StopIteration
+        if isinstance(item, BaseException):
+            raise item
+        return item
+
+    def close(self) -> None:
+        """No more items are wanted."""
+        self._closed = True
+        while self._thread.is_alive():
+            try:
+                self._queue.get(timeout=0.01)
+            except queue.Empty:
+                continue
+
+    def _make(self, items: Iterable[T]) -> None:
+        try:
+            for item in items:
+                if self._closed:
+                    return
+                self._queue.put(item)
+            self._queue.put(None)
+        except BaseException as error:
+            self._queue.put(error)

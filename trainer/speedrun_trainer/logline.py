@@ -14,8 +14,23 @@ def environment(*, python: str, torch: str, cuda: str | None, triton: str | None
     return lines if triton is None else [*lines, f"Running Triton version {triton}"]
 
 
-def processes(world: int, *, threads: int) -> str:
+def processes(world: int, *, device: str | None, threads: int) -> str:
+    """`device` is the GPU's name, or None on a CPU."""
+    if device is not None:
+        return f"Running on {device} with world_size {world}"
     return f"Running on the CPU with world_size {world} and {threads} threads a process"
+
+
+def model(preset: str, *, parameters: int, steps: int, tokens: int, seed: int) -> str:
+    return f"Model {preset}: {parameters:,} parameters, {steps:,} steps, {tokens:,} tokens, seed {seed}"
+
+
+def attention(kernel: str, why: str) -> str:
+    return f"Attention by {kernel} ({why})"
+
+
+def resuming(step: int, path: str) -> str:
+    return f"Resuming after step {step} from {path}"
 
 
 def entropy(bound: float, *, source: str, margin: float) -> str:

@@ -1,175 +1,283 @@
-"""One training run, from the first line of the log to the last.
+"""One training run, from the first line of the log to the last: on a CPU, or on 1, 2, 4 or 8 GPUs of one node.
 
     python -m speedrun_trainer data make-synthetic --data data/synthetic
-    python -m speedrun_trainer.train --data data/synthetic
-    python -m torch.distributed.run --standalone --local-addr=127.0.0.1 --nproc_per_node=2 \\
-        -m speedrun_trainer.train --data data/synthetic
+    python -m speedrun_trainer.train --data data/synthetic                                  a CPU, half a minute
+
+    python -m speedrun_trainer data get --data data/fineweb10B --shards 10
+    python -m torch.distributed.run --standalone --local-addr=127.0.0.1 --nproc_per_node=8 \\
+        -m speedrun_trainer.train --preset gpt2-small --data data/fineweb10B                8 GPUs
 
 Without --local-addr torchrun waits for ever on a machine that cannot look up its own name.
 
 The log on standard output has the speedrun's lines; the result is the val_loss and train_time of the line at the last
-step. The clock starts after the warm-up, whose effects are reset, and stands still during validations.
+step. The clock starts after compiling and warm-up, whose effects are reset, and stands still during validations. It
+begins at the time that finding the documents in the shards took, since what a run works out from the data counts.
 
-Exit codes: 0 finished, 2 bad options, 3 the loss is no longer a number, 4 the data cannot be used, 143 ended by
-SIGTERM. torchrun prints them in its table of failed processes and itself exits with 1.
+Exit codes: 0 finished, 2 bad options, 3 the loss is no longer a number, 4 the data cannot be used, 5 this machine
+cannot run it, 6 the checkpoint or an output cannot be used, 130 interrupted, 143 ended by SIGTERM. torchrun prints them
+in its table of failed processes and itself exits with 1.
 """
 
-import copy
 import math
-import resource
+import os
 import sys
 from argparse import Namespace
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from importlib import metadata
-from pathlib import Path
 from time import perf_counter
 
 import torch
+from torch import Tensor
 
-from speedrun_trainer import launch, logline
+from speedrun_trainer import attention, checkpoint, launch, logline, memory
 from speedrun_trainer.arguments import parse_train
-from speedrun_trainer.data import (
-    GPT2_VOCABULARY,
-    BatchShape,
-    DataError,
-    Rows,
-    TokenStream,
-    batch_rows,
-    find_dataset,
-)
-from speedrun_trainer.launch import Ranks
-from speedrun_trainer.model import GPT, ModelConfig
-from speedrun_trainer.optim import Adam
-from speedrun_trainer.schedule import learning_rate
-from speedrun_trainer.source import MARGIN, VOCABULARY, MarkovSource
+from speedrun_trainer.checkpoint import CheckpointError, Place
+from speedrun_trainer.clock import Clock
+from speedrun_trainer.data import UNITS, Ahead, Batch, Share, cut, plan
+from speedrun_trainer.launch import CannotRun, Ranks, Stop
+from speedrun_trainer.model import GPT
+from speedrun_trainer.report import Metrics, Progress
+from speedrun_trainer.schedule import Schedule, Stage
+from speedrun_trainer.sharding import Optimizer
+from speedrun_trainer.shards import DataError, TokenStream, find_dataset, vocabulary_of
+from speedrun_trainer.source import MARGIN, MarkovSource
 
 EXIT_DIVERGED = 3
 EXIT_DATA = 4
+EXIT_MACHINE = 5
+EXIT_FILES = 6
 EXIT_INTERRUPTED = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    launch.end_on_sigterm()
-    ranks = launch.ranks()
-    options = parse_train(arguments, description=__doc__ or "", world=ranks.world)
+    stop = Stop()
+    options = parse_train(arguments, description=__doc__ or "")
+    code, message = EXIT_MACHINE, ""
     try:
-        return run(options, ranks)
+        return run(options, launch.ranks(options.device), stop)
+    except (CannotRun, attention.NoKernel) as error:
+        message = str(error)
+    except torch.OutOfMemoryError as error:
+        message = f"the GPU's memory does not suffice, lower --micro-tokens ({str(error).splitlines()[0]})"
     except DataError as error:
-        print(f"speedrun_trainer.train: {error}", file=sys.stderr)
-        return EXIT_DATA
+        code, message = EXIT_DATA, str(error)
+    except (CheckpointError, OSError) as error:
+        code, message = EXIT_FILES, str(error)
     except KeyboardInterrupt:
-        print("interrupted: the run ends here, without a result", file=sys.stderr)
-        return EXIT_INTERRUPTED
+        code, message = EXIT_INTERRUPTED, "interrupted: the run ends here, without a result"
     finally:
         launch.disconnect()
+    print(f"speedrun_trainer.train: {message}", file=sys.stderr, flush=True)
+    return code
 
 
-def run(options: Namespace, ranks: Ranks) -> int:
-    """The run as it happens. Returns the exit code; raises DataError, before the warm-up for all that shows by then."""
+def run(options: Namespace, ranks: Ranks, stop: Stop) -> int:
+    """The run as it happens. Returns the exit code; raises what `main` turns into others, mostly before the warm-up."""
+    preset, print0, device = options.preset, ranks.print0, ranks.device
+    gpu = device.type == "cuda"
     torch.set_num_threads(options.threads)
-    print0 = ranks.print0
 
     # -----------------------------------------------------------------------
     # What runs
 
+    triton = installed("triton")
     for line in logline.environment(
-        python=sys.version, torch=torch.__version__, cuda=torch.version.cuda, triton=installed("triton")
+        python=sys.version, torch=torch.__version__, cuda=torch.version.cuda, triton=triton
     ):
         print0(line)
-    print0(logline.processes(ranks.world, threads=options.threads))
+    name = torch.cuda.get_device_name(device) if gpu else None
+    print0(logline.processes(ranks.world, device=name, threads=options.threads))
     print0(logline.SEPARATOR)
+    kernel = attention.choose(device, options.attention)
+    compiled = options.compile == "yes" or (options.compile == "auto" and gpu)
+    if options.deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True)
 
     # -----------------------------------------------------------------------
-    # Data: every shard that the run needs is checked now, not when its turn comes
+    # Data: every shard that the run needs is looked at now, not when its turn comes
 
-    shape = BatchShape(sequences=options.sequences, length=options.sequence_length)
     dataset = find_dataset(options.data)
     source = MarkovSource.of_folder(options.data)
-    vocabulary = GPT2_VOCABULARY if source is None else VOCABULARY
+    vocabulary = vocabulary_of(options.data)
+    schedule = Schedule(
+        preset.steps,
+        preset.stages,
+        warmup_steps=preset.warmup_steps,
+        cooldown=preset.cooldown,
+        final_rate=preset.final_rate,
+    )
     train = TokenStream(dataset.train, vocabulary=vocabulary)
-    train.require(options.steps * shape.tokens + 1, f"training {options.steps} steps of {shape.tokens:,} tokens")
     val = TokenStream([dataset.val], vocabulary=vocabulary)
-    val.require(options.val_tokens + 1, "validation")
+    began = perf_counter()
+    train_units = plan(train, schedule.portions())
+    planning_time = 1000 * (perf_counter() - began)
+    val_units = cut(val, preset.val_tokens // preset.val_unit, preset.val_unit)
+    share = Share(ranks.rank, ranks.world, preset.most_tokens)
     if source is not None:
-        print0(logline.entropy(source.entropy.of_sequences(shape.length), source=str(source), margin=MARGIN))
+        print0(logline.entropy(source.entropy.of_sequences(preset.val_unit), source=str(source), margin=MARGIN))
 
     # -----------------------------------------------------------------------
-    # Model and optimizer: the same on every rank, by the seed
+    # Model and optimizer: the same on every rank and every kind of device, by the seed
 
+    config = replace(preset.model, vocabulary=vocabulary)
     launch.connect(ranks)
-    torch.manual_seed(options.seed)
-    model = GPT(ModelConfig(vocabulary=vocabulary, sequence_length=shape.length))
-    optimizer = Adam(model.parameters())
+    launch.compiler_caches()
+    seed = options.seed + options.run
+    torch.manual_seed(seed)
+    dtype = torch.bfloat16 if gpu else torch.float32
+    model = GPT(config, kernel, dtype)
+    memory.require(ranks, memory.needed(model, preset, share), f"a run with --micro-tokens {preset.most_tokens}")
+    model = model.to(device)
+    optimizer = Optimizer(model, preset.rules, rank=ranks.rank, world=ranks.world, dtype=dtype, compiled=compiled)
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    tokens = schedule.tokens_before(preset.steps)
+    print0(logline.model(options.preset_name, parameters=parameters, steps=preset.steps, tokens=tokens, seed=seed))
+    print0(logline.attention(kernel.name, kernel.why))
+    forward = model
+    if compiled:
+        torch._dynamo.config.recompile_limit = 64  # each stage's shapes and windows are compiled once, in both modes
+        forward = torch.compile(model, dynamic=False, fullgraph=kernel.name != "sdpa")
+
+    def loss_of(batch: list[Tensor], longest: int, stage: Stage) -> Tensor:
+        """Summed over the batch."""
+        on_device = (part.to(device, non_blocking=True) for part in batch)
+        loss: Tensor = forward(*on_device, longest, (stage.short_window, stage.long_window))
+        return loss
+
+    def train_step(step: int, batches: Iterator[list[Tensor]]) -> Tensor:
+        """One update, from everybody's batches. Returns the sums over all ranks of loss and of wishes to stop."""
+        stage = schedule.stage(step)
+        sums = torch.zeros(2, device=device)
+        for _ in range(UNITS // ranks.world // share.at_once(UNITS, stage.unit_tokens)):
+            loss = loss_of(next(batches), stage.longest, stage) / stage.batch_tokens  # the parts add up to the mean
+            loss.backward()
+            sums[0] += loss.detach()
+        sums[1] += float(stop.asked)
+        optimizer.step(rate=preset.learning_rate * schedule.rate(step), momentum=schedule.momentum(step))
+        ranks.add_up([sums])
+        return sums
+
+    def train_batches(steps: range) -> Iterator[list[Tensor]]:
+        for step in steps:
+            tokens, first = schedule.stage(step).unit_tokens, step * UNITS
+            rooms = train_units.most_pieces(*schedule.units(step))
+            for batch in share.batches(train, train_units, first, UNITS, tokens=tokens, documents=rooms):
+                yield tensors(batch, pinned=gpu)
+
+    def val_batches() -> Iterator[list[Tensor]]:
+        rooms = val_units.most_pieces()
+        for batch in share.batches(val, val_units, 0, len(val_units), tokens=preset.val_unit, documents=rooms):
+            yield tensors(batch, pinned=gpu)
+
+    @torch.no_grad()
+    def validate(stage: Stage, batches: Iterator[list[Tensor]]) -> float:
+        """Mean cross-entropy in nats: the same tokens every time, whatever the number of ranks."""
+        total = torch.zeros(1, dtype=torch.float64, device=device)
+        for batch in batches:
+            total += loss_of(batch, preset.val_unit, stage)
+        ranks.add_up([total])
+        return total.item() / preset.val_tokens
 
     # -----------------------------------------------------------------------
-    # Warm-up: first steps are slow, and outside the clock. Then everything is as if they had not been
+    # Compiling and warm-up: first steps are slow, and outside the clock. Then everything is as if they had not been
 
-    print0(logline.compiling(f"nothing to compile on a CPU; {options.warmup_steps} steps"))
-    weights, randomness = copy.deepcopy(model.state_dict()), torch.get_rng_state()
-    for step in range(min(options.warmup_steps, options.steps)):
-        rows = batch_rows(train, shape, batch=step, rank=ranks.rank, world=ranks.world)
-        train_step(model, optimizer, rows, shape, ranks, rate=options.learning_rate)
-    model.load_state_dict(weights)
-    optimizer = Adam(model.parameters())
-    torch.set_rng_state(randomness)
+    how = f"{options.warmup_steps} steps of each of {len(schedule.first_steps())} stages"
+    print0(logline.compiling(how if compiled else f"nothing to compile on a CPU; {how}"))
+    weights = {name: parameter.detach().cpu().clone() for name, parameter in model.named_parameters()}
+    metrics = Metrics(options.metrics if ranks.rank == 0 else None)
+    metrics.write(parameters=parameters, attention=kernel.name, world=ranks.world, device=name or "cpu")
+    for first, stage in schedule.first_steps().items():
+        began = perf_counter()
+        for step in range(first, min(first + options.warmup_steps, preset.steps)):
+            train_step(step, train_batches(range(step, step + 1)))
+        if compiled and options.warmup_steps:
+            validate(stage, iter([next(val_batches())]))
+        metrics.write(warmed_up_for=first, seconds=perf_counter() - began)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.copy_(weights.pop(name))
+    optimizer.reset()
+    clock = Clock(device)
     print0(logline.RESETTING)  # the data have no position to reset: a batch is addressed by its step
 
     # -----------------------------------------------------------------------
-    # Training. The clock counts steps and stands still during validations
+    # A run that goes on
 
-    train_time = 0.0  # ms
-    train_loss = math.nan
-    started = perf_counter()
-    for step in range(options.steps + 1):
-        diverged = step > 0 and not math.isfinite(train_loss)
-        last = step == options.steps or diverged
-        if last or (options.val_every and step % options.val_every == 0):
-            train_time += 1000 * (perf_counter() - started)
-            val_loss = validate(model, val, shape, options.val_tokens // shape.tokens, ranks)
-            print0(logline.validation(step, options.steps, val_loss=val_loss, train_time=train_time))
+    facts = {
+        "preset": options.preset_name, "without": options.without, "steps": preset.steps, "seed": seed,
+        "learning_rate": preset.learning_rate, "vocabulary": vocabulary, "training tokens": len(train),
+    }  # fmt: skip
+    place = checkpoint.load(options.checkpoint, model, optimizer, facts) if options.checkpoint else None
+    clock.passed = place.train_time if place else planning_time
+    start = place.step if place else 0
+    if place:
+        print0(logline.resuming(start, str(options.checkpoint)))
+
+    # -----------------------------------------------------------------------
+    # Training. A GPU's loss is looked at a step late, so that it need not wait for the program
+
+    waiting: deque[tuple[int, Tensor]] = deque()
+    diverged = stopped = reached = False
+    progress = Progress(shown=ranks.rank == 0)
+    batches = Ahead(train_batches(range(start, preset.steps)))
+    stop.later = options.checkpoint is not None
+    if gpu:
+        torch.cuda.reset_peak_memory_stats(device)
+    clock.start()
+    for step in range(start, preset.steps + 1):
+        last = step == preset.steps
+        due = last or bool(preset.val_every and step % preset.val_every == 0)
+        save_due = bool(options.save_every and step > start and step % options.save_every == 0)
+        while len(waiting) > (1 if gpu and not due and not save_due and not diverged else 0):
+            of, sums = waiting.popleft()
+            loss, wishes = sums.tolist()
+            diverged, stopped = diverged or not math.isfinite(loss), stopped or wishes > 0
+            rate = preset.learning_rate * schedule.rate(of - 1)
+            done = {"tokens": schedule.tokens_before(of), "train_time_ms": clock.read()}
+            metrics.write(step=of, loss=loss, rate=rate, **done, peak_bytes=memory.peak(device)["allocated"])
+            progress.show(of, preset.steps, loss=loss, seconds=clock.read() / 1000)
+        if due or diverged:
+            train_time = clock.stop()
+            val_loss = validate(schedule.stage(step), Ahead(val_batches()))
+            print0(logline.validation(step, preset.steps, val_loss=val_loss, train_time=train_time))
+            metrics.write(step=step, val_loss=val_loss, train_time_ms=train_time)
             diverged = diverged or not math.isfinite(val_loss)
-            started = perf_counter()
-        if last or diverged:
+            reached = options.stop_at_target is not None and val_loss <= options.stop_at_target
+            clock.start()
+        if (save_due or stopped) and not diverged:
+            checkpoint.save(options.checkpoint, Place(step, clock.stop()), model, optimizer, facts)
+            clock.start()
+        if last or diverged or stopped or reached:
             break
-        rows = batch_rows(train, shape, batch=step, rank=ranks.rank, world=ranks.world)
-        rate = learning_rate(step, steps=options.steps, peak=options.learning_rate)
-        train_loss = train_step(model, optimizer, rows, shape, ranks, rate=rate)
-        elapsed = train_time + 1000 * (perf_counter() - started)
-        print0(logline.training(step + 1, options.steps, train_time=elapsed))
+        waiting.append((step + 1, train_step(step, batches)))
+        print0(logline.training(step + 1, preset.steps, train_time=clock.read()))
+    stop.later = False
+    batches.close()
+    progress.end()
 
     # -----------------------------------------------------------------------
     # The end
 
-    peak = peak_resident_bytes()  # a CPU has no allocator that reserves: both figures are the process's resident peak
-    print0(logline.peak_memory(allocated=peak, reserved=peak))
-    if diverged and ranks.rank == 0:
+    print0(logline.peak_memory(**memory.peak(device)))
+    if ranks.rank == 0 and diverged:
         print(f"the loss is not a number after step {step}: lower --learning-rate", file=sys.stderr, flush=True)
+    elif ranks.rank == 0 and stopped and not last:
+        where = f"saved after step {step} in {options.checkpoint}"
+        print(f"terminated by SIGTERM: {where}; the same command goes on from there", file=sys.stderr, flush=True)
+    elif ranks.rank == 0 and options.weights:
+        checkpoint.save_weights(options.weights, model, {"preset": options.preset_name, "step": str(step)})
+    metrics.close()
     ranks.wait_for_all()
-    return EXIT_DIVERGED if diverged else 0
+    return EXIT_DIVERGED if diverged else launch.EXIT_TERMINATED if stopped and not last else 0
 
 
-def train_step(model: GPT, optimizer: Adam, rows: Rows, shape: BatchShape, ranks: Ranks, *, rate: float) -> float:
-    """One update from this rank's rows and everybody else's. Returns the batch's mean loss before it, in nats."""
-    tokens, targets = (torch.from_numpy(part) for part in rows)
-    loss = model(tokens, targets) / shape.tokens  # this rank's part of the batch's mean: the parts add up to it
-    loss.backward()
-    loss = loss.detach()
-    ranks.add_up([loss, *(parameter.grad for parameter in model.parameters() if parameter.grad is not None)])
-    optimizer.step(rate)
-    model.zero_grad()
-    return float(loss)
-
-
-@torch.no_grad()
-def validate(model: GPT, stream: TokenStream, shape: BatchShape, batches: int, ranks: Ranks) -> float:
-    """Mean cross-entropy in nats over the first `batches` batches of the stream, the same tokens every time."""
-    total = torch.zeros(1, dtype=torch.float64)
-    for batch in range(batches):
-        rows = batch_rows(stream, shape, batch=batch, rank=ranks.rank, world=ranks.world)
-        tokens, targets = (torch.from_numpy(part) for part in rows)
-        total += model(tokens, targets)
-    ranks.add_up([total])
-    return total.item() / (batches * shape.tokens)
+def tensors(batch: Batch, *, pinned: bool) -> list[Tensor]:
+    """In the order of the model's arguments; in memory that a GPU can copy from by itself."""
+    parts = [torch.from_numpy(part) for part in (batch.tokens, batch.targets, batch.positions, batch.boundaries)]
+    return [part.pin_memory() for part in parts] if pinned else parts
 
 
 def installed(package: str) -> str | None:
@@ -178,14 +286,6 @@ def installed(package: str) -> str | None:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return None
-
-
-def peak_resident_bytes() -> int:
-    """The most memory this process has had. Not getrusage's figure alone: that may be the parent's before exec."""
-    try:
-        return int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) * 1024
-    except (OSError, IndexError):
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 if __name__ == "__main__":

@@ -1,0 +1,96 @@
+"""What can be trained: model, schedule and rates of each preset, as data. Command-line options change parts of it."""
+
+from dataclasses import dataclass
+
+from speedrun_trainer.model import ModelConfig
+from speedrun_trainer.schedule import Stage
+from speedrun_trainer.sharding import Rule
+
+
+@dataclass(frozen=True)
+class Preset:
+    """Everything about a run but the data. `rules` names all of the model's parameters."""
+
+    about: str
+    model: ModelConfig  # its vocabulary is replaced by the data's
+    stages: tuple[Stage, ...]
+    steps: int
+    learning_rate: float
+    rules: dict[str, Rule]
+    warmup_steps: int
+    cooldown: float
+    final_rate: float
+    val_tokens: int
+    val_unit: int  # tokens of a portion of validation; documents end at its end
+    val_every: int
+    most_tokens: int  # through the model at once, of one process
+    token_bytes: int  # of GPU memory that a token takes on its way through the model and back
+
+
+SMOKE = Preset(
+    about="0.1 million parameters, for a CPU: learns a made language of known entropy in half a minute",
+    model=ModelConfig(
+        vocabulary=16, positions=256, layers=2, width=64, heads=2, long_layers=(1,), value_embeddings=1, soft_cap=15.0
+    ),
+    stages=(Stage(share=1, batch_tokens=1024, longest=128, short_window=16, long_window=64),),
+    steps=500,
+    learning_rate=0.01,
+    rules={
+        "embedding": Rule("adam", 1.0),
+        "value_embedding": Rule("adam", 1.0),
+        "head": Rule("adam", 1.0),
+        "mixing": Rule("adam", 1.0),
+        "attention_bank": Rule("normuon", 2.0),
+        "mlp_bank": Rule("normuon", 2.0),
+    },
+    warmup_steps=10,
+    cooldown=0.5,
+    final_rate=0.0,
+    val_tokens=65_536,
+    val_unit=256,
+    val_every=125,
+    most_tokens=2048,
+    token_bytes=100_000,
+)
+
+GPT2_SMALL = Preset(
+    about="GPT-2 small's shape, 12 layers of width 768, on FineWeb: for GPUs with bfloat16 from 40 GB on",
+    model=ModelConfig(
+        vocabulary=50257,
+        positions=32_768,
+        layers=12,
+        width=768,
+        heads=6,
+        vocabulary_multiple=128,
+        turning=0.5,
+        attention_scale=0.12,  # record of 2024-12
+        long_layers=(0, 4, 7, 11),
+        value_embeddings=3,
+        soft_cap=15.0,
+    ),
+    stages=(
+        Stage(share=1 / 3, batch_tokens=131_072, longest=896, short_window=128, long_window=384, rate=0.58),
+        Stage(share=1 / 3, batch_tokens=262_144, longest=2048, short_window=384, long_window=896, rate=0.82),
+        Stage(share=1 / 3, batch_tokens=393_216, longest=2048, short_window=640, long_window=1408),
+    ),
+    steps=2700,
+    learning_rate=0.008,
+    rules={
+        "embedding": Rule("adam", 75.0),
+        "value_embedding": Rule("adam", 75.0),
+        "head": Rule("adam", 1.0),
+        "mixing": Rule("adam", 5.0),
+        "attention_bank": Rule("normuon", 5.0),
+        "mlp_bank": Rule("normuon", 5.0),
+    },
+    warmup_steps=0,
+    cooldown=0.45,
+    final_rate=0.1,
+    val_tokens=10_485_760,
+    val_unit=32_768,
+    val_every=250,
+    most_tokens=49_152,
+    token_bytes=700_000,
+)
+
+PRESETS = {"smoke": SMOKE, "gpt2-small": GPT2_SMALL}
