@@ -106,7 +106,7 @@ def test_what_the_log_says_last_is_the_result(
 @pytest.mark.parametrize(
     ("spec", "reason", "says"),
     [
-        (speedrun("bad", "no-such-recipe"), "UnknownRecipe", "there are: modded-nanogpt, replay, smoke"),
+        (speedrun("bad", "no-such-recipe"), "UnknownRecipe", "there are: gpt2-small, modded-nanogpt, replay, smoke"),
         (quick("bad", stepz=3), "InvalidParameter", "spec.recipe.parameters.stepz"),
         (quick("bad", steps="many"), "InvalidParameter", "spec.recipe.parameters.steps: must be a whole number"),
         (speedrun("bad", gpus={"count": 3}), "UnsupportedHardware", "spec.gpus.count"),

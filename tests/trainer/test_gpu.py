@@ -26,6 +26,7 @@ def kernels() -> list[str]:
     return ["varlen", "flash-attn-4"] if attention.flash_attn_4_is_missing(9) is None else ["varlen"]
 
 
+@pytest.mark.filterwarnings("default")  # the compiler's own
 @pytest.mark.parametrize("name", kernels())
 @pytest.mark.parametrize("window", [128, 384, 5000])
 @pytest.mark.parametrize("compiled", [False, True])
