@@ -26,7 +26,7 @@ def val_loss(out: str, step: int) -> float:
     return float(found[0])
 
 
-@pytest.mark.parametrize("world", [2, 4])
+@pytest.mark.parametrize("world", [2, pytest.param(4, marks=pytest.mark.full)])
 def test_processes_train_as_one(smoke_data: Path, processes: Processes, world: int) -> None:
     """Also where not every parameter can be shared out evenly: the smoke model has banks of 4 and tables of 16."""
     options = ["--data", str(smoke_data), *SHORT, "--steps", "10"]

@@ -49,12 +49,15 @@ def choose(device: torch.device, wanted: str = "auto") -> Kernel:
             "they begin with Ampere (8.0). --attention sdpa runs, slowly"
         )
     missing = flash_attn_4_is_missing(major)
-    if wanted == "flash-attn-4" or (wanted == "auto" and missing is None):
-        if missing:
-            raise NoKernel(f"--attention flash-attn-4: {missing}")
-        from speedrun_trainer import flash4
+    if missing is None and wanted != "varlen":
+        try:
+            from speedrun_trainer import flash4
 
-        return Kernel("flash-attn-4", flash4.attend, "it is installed")
+            return Kernel("flash-attn-4", flash4.attend, "it is installed")
+        except (ImportError, OSError) as error:  # one of the libraries that it needs is absent or of another kind
+            missing = f"flash-attn-4 is installed but cannot be imported: {error}"
+    if wanted == "flash-attn-4":
+        raise NoKernel(f"--attention flash-attn-4: {missing}")
     from torch.nn.attention.varlen import varlen_attn
 
     if "window_size" not in inspect.signature(varlen_attn).parameters:
