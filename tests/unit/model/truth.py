@@ -71,7 +71,8 @@ class Truth:
                 continue
             same = each.name.startswith(f"{OURS}{uid}-") and set(each.runs) & set(job.runs)
             self.holds(not (same and each.works), f"{job.name}: a run in two jobs at work, {each.id} and {job.id}")
-            self.holds(each.name != job.name or not each.owns, f"{job.name} started twice, as {each.id} and {job.id}")
+            again = each.name == job.name and each.owns and not (each.lost and each.id == job.id)  # as if requeued
+            self.holds(not again, f"{job.name} started twice, as {each.id} and {job.id}")
         self.holds(job.name not in self.ended, f"{job.name} starts, and was said to have ended")
 
     def gone(self, raw: Json) -> None:
@@ -131,7 +132,9 @@ class Truth:
         elif reason in MEANS and jobs:
             words = {word for each in owner for word in self._words(each)}
             if reason == "Cancelled" and self._only_marker(owner):
-                words |= {"CANCELLED"} if words & {"PREEMPTED", "TIMEOUT"} else set()
+                words |= (
+                    {"CANCELLED"} if words & {"PREEMPTED", "TIMEOUT"} or any(each.lost for each in owner) else set()
+                )
             self.holds(words & MEANS[reason], f"{name} ended as {reason}, and was {words}")
         else:
             told = reason in OWN_REASONS | {"SubmissionRejected", "Cancelled"}

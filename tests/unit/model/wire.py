@@ -57,7 +57,7 @@ class ModelLogin:
             raise OutcomeUnknown(Reason.CONNECTION_LOST, fate)
         cut_at = int(fate.removeprefix("cut at ")) if fate.startswith("cut at") else None
         output = Output(script.split("nonce=", 1)[1].split("\n", 1)[0])
-        sent = stdin[: len(stdin) // 2] if fate == "cut while sent" else stdin
+        sent = stdin[: stdin.rfind(b"\n", 0, len(stdin) // 2) + 1] if fate == "cut while sent" else stdin
         work = asyncio.create_task(self._remote(script, sent, output, cut_at, fate))
         try:
             await asyncio.wait_for(asyncio.shield(work), 1 if fate == "left" else timeout)

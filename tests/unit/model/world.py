@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from datetime import timedelta
 
@@ -66,6 +67,23 @@ class Operator:
         return next((each.exception() for each in ended), None)
 
 
+class Tracebacks(logging.Handler):
+    """The operator's own failures: it catches them and goes on, and there shall be none."""
+
+    def __init__(self, truth: Truth) -> None:
+        super().__init__(logging.ERROR)
+        self._truth = truth
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._truth.holds(not record.exc_info, self.format(record))
+
+    def listen(self) -> None:
+        logger = logging.getLogger("speedrun_operator")
+        for each in [each for each in logger.handlers if isinstance(each, Tracebacks)]:
+            logger.removeHandler(each)
+        logger.addHandler(self)
+
+
 class World:
     def __init__(self, *, min_age: float = 300, lag: float = 5, accounting: str = "on") -> None:
         self.disk = Disk()
@@ -77,6 +95,7 @@ class World:
         self.slurm.on_submitted, self.slurm.on_start = self.truth.submitted, self.truth.started
         self.slurm.on_cancelled = self.truth.cancelled
         self.api.on_status, self.api.on_gone = self.truth.status, self.truth.gone
+        Tracebacks(self.truth).listen()
         self.operators: list[Operator] = []
         self._home = accounting
         self._strangers()
