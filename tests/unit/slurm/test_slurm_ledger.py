@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from speedrun_operator.backends.reading import Reading
@@ -185,6 +185,7 @@ def test_with_accounting_off_absence_counts() -> None:
 RUNNING, ENDED = queued(17, "RUNNING"), queued(17, "COMPLETED")
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(min_value=1, max_value=200), max_size=20))
 def test_a_log_in_pieces_reads_as_the_whole(cuts: list[int]) -> None:
     memory, at = NEW, 0
