@@ -49,6 +49,7 @@ def test_every_rule_with_signs_is_shown_by_a_log() -> None:
             "ContainersUnavailable",
         ),
         ("slurmstepd: error: *** JOB 7 ON n CANCELLED AT 2026-07-01T12:00:00 DUE TO TASK FAILURE ***", "JobFailed"),
+        ("srun: Job 17 step creation temporarily disabled, retrying (Requested nodes are busy)", None),
         ("step:5/20 train_time:1ms", None),
         ("Xid is a word, and so is oom", None),
         ("the paper reports error 429 in 401 cases", None),

@@ -167,7 +167,11 @@ SIGNATURES = {
     ),
     "nodes restart: step creation disabled": Trouble(
         "data",
-        ("srun: Job 17 step creation temporarily disabled, retrying (Requested nodes are busy)", SRUN),
+        (
+            "srun: Job 17 step creation temporarily disabled, retrying (Required node not available (down, drained or "
+            "reserved))",
+            SRUN,
+        ),
         "NodesRestarted",
         "once they are back",
         wait=180,
