@@ -15,10 +15,10 @@ setup: $(VENV)/ready ## the virtual environment .venv, with everything that the 
 $(VENV)/ready: pyproject.toml constraints.txt scripts/setup.sh
 	@PYTHON="$(PYTHON)" bash scripts/setup.sh $(VENV)
 
-demo: ## the main job: a Speedrun from `kubectl apply` to its val_loss, on this machine
+demo: ## the main job: a Speedrun from `kubectl apply` to its val_loss, on this machine; PLATFORM=1: through the Platform API
 	@bash scripts/consent.sh "make demo"
 	@$(MAKE) -s --no-print-directory setup
-	@$(RUN) -m testbed.demo
+	@$(RUN) -m testbed.demo$(if $(PLATFORM),_outside)
 
 test: setup ## lint, types, unit, trainer, contract and cluster tests
 	@bash scripts/test.sh

@@ -7,22 +7,28 @@ import logging
 import secrets
 import time
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 from speedrun_operator.api.names import CRD_INSTALL, CRD_NAME, GROUP, KIND, PLURAL, VERSION
 from speedrun_operator.api.schema import custom_resource_definition
 from speedrun_operator.api.spec import RecipeRef, Spec
+from speedrun_operator.api.status import rfc3339
 from speedrun_operator.backends.slurm import facts
 from speedrun_operator.backends.slurm.commands import sections
 from speedrun_operator.backends.slurm.script import bash_path
+from speedrun_operator.check_platform import platform_findings
 from speedrun_operator.facts import ClusterFacts, drivers_of, has
-from speedrun_operator.kube.access import AccessError, load
+from speedrun_operator.findings import Finding
+from speedrun_operator.kube.access import AccessError, Credentials
 from speedrun_operator.kube.client import ApiError, Kube, NotFound
 from speedrun_operator.login import Login, LoginError
+from speedrun_operator.outside import access, platform_api
 from speedrun_operator.placement import place
 from speedrun_operator.planning import RunPlan, Site, plan
+from speedrun_operator.platform.client import PlatformApi
 from speedrun_operator.recipes.recipe import Recipe, shipped
+from speedrun_operator.reminder import idle_words, last_finished
 from speedrun_operator.resync import scopes
 from speedrun_operator.service import slurm_login
 from speedrun_operator.settings import Settings
@@ -37,39 +43,60 @@ RIGHTS = [
 ]
 
 
-@dataclass(frozen=True)
-class Finding:
-    """One line of the report. `good` None: could not be looked at."""
-
-    subject: str
-    good: bool | None
-    text: str
-
-
 async def check(settings: Settings) -> int:
     """Print a finding a line; the exit code is 1 if anything is wrong or could not be looked at."""
     logging.getLogger("speedrun_operator").addHandler(logging.NullHandler())  # the findings say it all
     code = 0
     async for finding in _findings(settings):
-        word = {True: "ok", False: "FAULT", None: "unknown"}[finding.good]
-        print(f"{finding.subject:<12} {word:<8} {finding.text}", flush=True)
+        print(finding, flush=True)
         code = code if finding.good else 1
     return code
 
 
 async def _findings(settings: Settings) -> AsyncIterator[Finding]:
+    api: PlatformApi | None = None
+    kube: Kube | None = None
     try:
-        kube = Kube(await load(settings.kubeconfig, settings.context))
+        api = platform_api(settings.platform) if settings.platform.in_use else None
+        if api is not None:
+            async for finding in platform_findings(api, settings):
+                yield finding
+        held = access(settings, api)
+        kube = Kube(held)
+        used = await held.current()
+        yield Finding("credential", *_lasts(used))
+        async for finding in _kubernetes(kube, settings):
+            yield finding
+        if api is not None:
+            yield await _billing(kube, settings)
     except AccessError as error:
         yield Finding("api", False, str(error))
-    else:
-        try:
-            async for finding in _kubernetes(kube, settings):
-                yield finding
-        finally:
+    finally:
+        if kube is not None:
             await kube.close()
+        if api is not None:
+            await api.close()
     async for finding in _slurm(settings):
         yield finding
+
+
+def _lasts(used: Credentials) -> tuple[bool, str]:
+    told = f"{used.origin} for {used.server}"
+    if used.end is None:
+        return True, told
+    if used.end <= datetime.now(UTC):
+        return False, f"{told}; it has run out at {rfc3339(used.end)}: renew it"
+    return True, f"{told}; until {rfc3339(used.end)}"
+
+
+async def _billing(kube: Kube, settings: Settings) -> Finding:
+    try:
+        last = await last_finished(kube, settings.watch.namespaces)
+    except ApiError as error:
+        return Finding("billing", None, str(error))
+    if last is None:
+        return Finding("billing", True, "Speedruns are live, or there was none yet")
+    return Finding("billing", True, idle_words(last, settings.slurm.root))
 
 
 async def _kubernetes(kube: Kube, settings: Settings) -> AsyncIterator[Finding]:

@@ -1,4 +1,4 @@
-"""The command line: run, check, render, crd."""
+"""The command line: run, check, clusters, kubeconfig, render, crd."""
 
 from __future__ import annotations
 
@@ -24,11 +24,15 @@ from speedrun_operator.settings import Settings, SettingsFault, load
 
 OK, FAILED, USAGE = 0, 1, 2
 NOT_READ = 141  # as a shell reports SIGPIPE
+PLATFORM_FLAGS = ("organization", "cluster")
+WANTS = {"clusters": ("url", "organization"), "kubeconfig": ("url", "organization", "cluster")}
 UNKNOWN_UID = "00000000-0000-0000-0000-000000000000"
 WITH_SETTINGS = {
     "run": "watch Speedruns and run them; ends cleanly on SIGTERM and Ctrl-C",
-    "check": "look at API server, CRD, rights, login and Slurm, and say what to do about each; exit code 1 if "
-    "something is wrong",
+    "check": "look at platform, API server, CRD, rights, login and Slurm, and say what to do about each; exit code 1 "
+    "if something is wrong",
+    "clusters": "list the organization's clusters of the Platform API with their readiness",
+    "kubeconfig": "write a cluster's kubeconfig (mode 0600), fetched from the Platform API",
     "render": "print the plan and the batch script of a Speedrun; needs no cluster",
 }
 
@@ -53,24 +57,37 @@ def _main(argv: Sequence[str] | None) -> int:
     if known.command == "crd":
         sys.stdout.write(crd_yaml())
         return OK
+    named = [f"--platform.{each}={getattr(known, each)}" for each in PLATFORM_FLAGS if getattr(known, each, None)]
     try:
-        settings = load(rest, known.config, _parser_of(known.command))
+        settings = load([*named, *rest], known.config, _parser_of(known.command))
     except SettingsFault as fault:
         print(f"speedrun-operator: {fault}", file=sys.stderr)
         return USAGE
+    if known.command in WANTS and (missing := [each for each in WANTS[known.command] if not _platform(settings, each)]):
+        parser.error(f"{known.command} needs {', '.join(f'platform.{each}' for each in missing)}; see --help")
     if known.command == "render" and not known.file:
         parser.error("render needs -f FILE (- reads standard input)")
     if known.command == "render":
         return _render(known.file, settings)
-    return _long_running(known.command, settings)
+    return _long_running(known, settings)
 
 
-def _long_running(command: str, settings: Settings) -> int:
+def _platform(settings: Settings, name: str) -> str:
+    return str(getattr(settings.platform, name))
+
+
+def _long_running(known: argparse.Namespace, settings: Settings) -> int:
     try:
+        if known.command in WANTS:
+            from speedrun_operator import cli_platform
+
+            if known.command == "clusters":
+                return asyncio.run(cli_platform.clusters(settings.platform))
+            return asyncio.run(cli_platform.write_kubeconfig(settings.platform, known.output, known.merge))
         # Kopf, the Kubernetes client and asyncssh take half a second to import: `crd` and `render` do without.
         from speedrun_operator import check, service
 
-        if command == "check":
+        if known.command == "check":
             return asyncio.run(check.check(settings))
         return asyncio.run(service.run(settings))
     except KeyboardInterrupt:
@@ -104,6 +121,15 @@ def _parser_of(command: str) -> argparse.ArgumentParser:
 
 def _own_flags(parser: argparse.ArgumentParser, command: str) -> None:
     parser.add_argument("--config", metavar="FILE", help="settings as YAML (also SPEEDRUN_CONFIG)")
+    if command != "render":
+        parser.add_argument("--organization", metavar="ORG", help="its id on the platform (--platform.organization)")
+    if command not in ("render", "clusters"):
+        parser.add_argument("--cluster", metavar="CLUSTER", help="its id on the platform (--platform.cluster)")
+    if command == "kubeconfig":
+        parser.add_argument("-o", "--output", metavar="FILE", default="", help="file (default: kubeconfig-CLUSTER)")
+        parser.add_argument(
+            "--merge", action="store_true", help="into FILE, KUBECONFIG or ~/.kube/config, beside what is there"
+        )
     if command == "render":
         parser.add_argument("-f", "--file", metavar="FILE", default="", help="Speedruns as YAML; - is standard input")
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -88,6 +89,16 @@ class Entry:
     def cancelled(self, monotonic: float) -> frozenset[int]:
         """Allocations that were cancelled a short while ago; what still lives gets another word later."""
         return frozenset(number for number, at in self.gone.items() if monotonic - at < CANCEL_AGAIN)
+
+
+@asynccontextmanager
+async def lent(slots: asyncio.Semaphore) -> AsyncIterator[None]:
+    """While one waits for the backend, another may have its slot."""
+    slots.release()
+    try:
+        yield
+    finally:
+        await slots.acquire()
 
 
 def newer(one: Resource, other: Resource) -> bool:

@@ -13,18 +13,19 @@ import logging
 import random
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import kopf
 
 from speedrun_operator.api.names import FINALIZER, FINISHED_LABEL, GROUP, PLURAL, VERSION, Identity
 from speedrun_operator.api.resource import says_finished
-from speedrun_operator.kube.access import AccessError, credentials
+from speedrun_operator.kube.access import Access, AccessError, Credentials
 from speedrun_operator.reconcile import Engine
 
 logger = logging.getLogger(__name__)
 RESTART_FIRST, RESTART_LONGEST = 1.0, 60.0
+LOGIN_AGAIN = timedelta(seconds=10)
 
 
 class NothingHandled(kopf.DiffBaseStorage):
@@ -59,15 +60,15 @@ def kopf_settings() -> kopf.OperatorSettings:
     return settings
 
 
-def register(registry: kopf.OperatorRegistry, link: EngineLink, access: Access) -> None:
+def register(registry: kopf.OperatorRegistry, link: EngineLink, login: KopfLogin) -> None:
     """Everything that Kopf calls."""
 
     def live(body: kopf.Body, **_: Any) -> bool:
         return not says_finished(body)
 
-    @kopf.on.login(registry=registry, id="login")
-    async def login(**_: Any) -> kopf.ConnectionInfo:
-        return await access.connection()
+    @kopf.on.login(registry=registry, id="login", backoff=LOGIN_AGAIN.total_seconds())
+    async def log_in(**_: Any) -> kopf.ConnectionInfo:
+        return await login.connection()
 
     @kopf.on.event(GROUP, VERSION, PLURAL, registry=registry, id="wake")
     async def wake(event: kopf.RawEvent, **_: Any) -> None:
@@ -78,19 +79,51 @@ def register(registry: kopf.OperatorRegistry, link: EngineLink, access: Access) 
         await link.release(Identity(namespace or "", name, uid))
 
 
-class Access:
-    """Kopf's credentials, read again from their source whenever it asks."""
+class KopfLogin:
+    """What one life of Kopf logs in with: the same credentials as the engine's, held in the engine's loop.
 
-    def __init__(self, kubeconfig: str | None, context: str | None) -> None:
-        self._source = (kubeconfig, context)
+    Kopf asks when what it has has run out, and when the API server refused it. To give it a refused one again would end
+    it; so it then gets another, or waits for one. Its watches go on from where they were.
+    """
+
+    def __init__(self, access: Access, loop: asyncio.AbstractEventLoop) -> None:
+        self._access = access
+        self._loop = loop
+        self._given: Credentials | None = None
 
     async def connection(self) -> kopf.ConnectionInfo:
-        """What the source says now. Raises kopf.LoginError with what is wrong with it."""
+        """Raises kopf.LoginError with what is wrong; Kopf then asks again."""
+        future = asyncio.run_coroutine_threadsafe(self._take(), self._loop)
         try:
-            found = await credentials(*self._source)
+            found = await asyncio.wrap_future(future)
         except AccessError as error:
+            logger.warning("%s", error)
             raise kopf.LoginError(str(error)) from error
-        return kopf.ConnectionInfo(**asdict(found))
+        self._given = found
+        return connection_info(found, datetime.now(UTC))
+
+    async def _take(self) -> Credentials:
+        given = self._given
+        if given is not None and (given.fresh is None or datetime.now(UTC) < given.fresh):
+            return await self._access.refused(given)
+        return await self._access.current()
+
+
+def connection_info(found: Credentials, now: datetime) -> kopf.ConnectionInfo:
+    """The same as Kopf wants it. It drops the connection at `expiration` and asks again: not at once, in any case."""
+    return kopf.ConnectionInfo(
+        server=found.server,
+        ca_data=found.ca,
+        insecure=found.insecure,
+        certificate_data=found.certificate,
+        private_key_data=found.private_key,
+        token=found.token,
+        scheme="Bearer" if found.token else None,
+        username=found.username,
+        password=found.password,
+        proxy_url=found.proxy,
+        expiration=None if found.fresh is None else max(found.fresh, now + LOGIN_AGAIN),
+    )
 
 
 class EngineLink:
@@ -129,11 +162,15 @@ class EngineLink:
 
 
 class Watcher:
-    """Kopf in its thread. When it ends by itself (lost watch, refused login) it is started again with back-off."""
+    """Kopf in its thread. When it ends by itself (a lost watch) it is started again with back-off.
+
+    To be made in the engine's loop, where `access` lives.
+    """
 
     def __init__(self, link: EngineLink, access: Access, namespaces: Sequence[str]) -> None:
         self._link = link
         self._access = access
+        self._engine_loop = asyncio.get_running_loop()
         self._namespaces = list(namespaces)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
@@ -166,7 +203,7 @@ class Watcher:
     async def _watch(self) -> bool:
         """One life of Kopf; whether it ever got as far as watching."""
         registry = kopf.OperatorRegistry()
-        register(registry, self._link, self._access)
+        register(registry, self._link, KopfLogin(self._access, self._engine_loop))
         ready = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         scope: dict[str, Any] = {"namespaces": self._namespaces} if self._namespaces else {"clusterwide": True}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 STILL_SECONDS = 30.0
@@ -21,7 +21,7 @@ class HealthServer:
     Raises OSError where the address cannot be bound.
     """
 
-    def __init__(self, address: str, ticked: Callable[[], float], counts: Callable[[], dict[str, int]]) -> None:
+    def __init__(self, address: str, ticked: Callable[[], float], counts: Callable[[], Mapping[str, object]]) -> None:
         host, _, port = address.rpartition(":")
         self._server = ThreadingHTTPServer((host.strip("[]"), int(port)), _handler(ticked, counts))
         self._server.daemon_threads = True
@@ -39,7 +39,7 @@ class HealthServer:
         self._server.server_close()
 
 
-def _handler(ticked: Callable[[], float], counts: Callable[[], dict[str, int]]) -> type[BaseHTTPRequestHandler]:
+def _handler(ticked: Callable[[], float], counts: Callable[[], Mapping[str, object]]) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             if self.path != "/healthz":

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from speedrun_operator.api.resource import Resource
 from speedrun_operator.api.status import Status
-from speedrun_operator.backends.base import AllocationRef, Backend
+from speedrun_operator.backends.base import AllocationRef, Backend, Snapshot
 from speedrun_operator.entries import DEFAULT_FORMAT, Entry, Setup
 from speedrun_operator.lifecycle.observation import Accepted, Outcome, Unknown
 from speedrun_operator.lifecycle.situation import Submit
@@ -25,6 +25,14 @@ class Jobs:
         self._setup = setup
         self.submissions = 0
         self.cancellations = 0
+
+    async def observe(self, refs: Sequence[AllocationRef]) -> Snapshot:
+        """What the backend says of all of them; a fault of its own is no answer either."""
+        try:
+            return await self._backend.observe(refs)
+        except Exception:
+            logger.exception("a poll failed in the operator itself; it is tried again")
+            return Snapshot(error=Unknown("OperatorError", "the poll failed in the operator; its log says why"))
 
     async def submit(self, resource: Resource, submits: Sequence[Submit], plan_: RunPlan) -> dict[int, Outcome]:
         """The outcomes by allocation. What is submitted stands in the status that `resource` was read with."""

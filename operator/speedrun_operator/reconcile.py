@@ -12,15 +12,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
 from typing import Any
 
+from speedrun_operator.api.cluster import ClusterState
 from speedrun_operator.api.names import Identity
 from speedrun_operator.api.phases import AllocationState
 from speedrun_operator.api.resource import Resource
 from speedrun_operator.backends.base import AllocationRef, Backend, Snapshot
-from speedrun_operator.entries import Entry, Setup, newer
+from speedrun_operator.entries import Entry, Setup, lent, newer
 from speedrun_operator.expiry import Expiry
 from speedrun_operator.jobs import Jobs
 from speedrun_operator.kube.client import ApiError, Conflict, Kube, NotFound, Refused
@@ -97,6 +97,16 @@ class Engine:
             for ref in self._setup.refs(entry.resource, all_=True):
                 self._backend.forget(self._backend.name_of(ref))
 
+    def cluster_is(self, state: ClusterState) -> None:
+        """The cluster's readiness changed: whoever waits for it looks again."""
+        self._around.cluster = state
+        for uid in self._entries:
+            self._wake(uid)
+
+    def live(self) -> list[Resource]:
+        """The Speedruns that are not finished."""
+        return [each.resource for each in self._entries.values() if not is_finished(each.resource.status)]
+
     async def release(self, identity: Identity) -> None:
         """End the jobs of an object that is being deleted; return when they are gone, or after `release_seconds`."""
         if self._release is not None:
@@ -126,7 +136,7 @@ class Engine:
 
     async def _poll(self) -> Snapshot:
         """One poll of everything live."""
-        if self._backend is None:
+        if self._jobs is None:
             return Snapshot()
         by_uid = {
             uid: refs
@@ -135,12 +145,10 @@ class Engine:
         }
         if not by_uid:
             return Snapshot()
-        try:
-            snapshot = await self._backend.observe([ref for refs in by_uid.values() for ref in refs])
-        except Exception:
-            logger.exception("a poll failed in the operator itself; it is tried again")
-            snapshot = Snapshot(error=Unknown("OperatorError", "the poll failed in the operator; its log says why"))
-        self.polls += 1
+        snapshot = self._around.gone()
+        if snapshot is None:
+            self.polls += 1
+            snapshot = await self._jobs.observe([ref for refs in by_uid.values() for ref in refs])
         await asyncio.gather(*(self._after_poll(uid, refs, snapshot) for uid, refs in by_uid.items()))
         return snapshot
 
@@ -278,22 +286,11 @@ class Engine:
             if submit:
                 if self._jobs is None or not isinstance(plan_, RunPlan) or not entry.resource.protected:
                     return False
-                async with self._elsewhere():
+                async with lent(self._slots):
                     outcomes = await self._jobs.submit(entry.resource, submit, plan_)
                 entry.waits = any(isinstance(outcome, Busy | Unknown) for outcome in outcomes.values())
             elif not decision.cancel:
-                return (
-                    all(each.state is not AllocationState.SUBMITTING for each in decision.status.allocations)
-                    and waiting is None
-                )
+                open_ = (each.state is AllocationState.SUBMITTING for each in decision.status.allocations)
+                return not any(open_) and waiting is None
             observed, unanswered = {}, None
         return False
-
-    @asynccontextmanager
-    async def _elsewhere(self) -> AsyncIterator[None]:
-        """While one waits for the backend, another may have its slot."""
-        self._slots.release()
-        try:
-            yield
-        finally:
-            await self._slots.acquire()

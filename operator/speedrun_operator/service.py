@@ -13,7 +13,7 @@ import signal
 import sys
 import time
 from collections.abc import Coroutine
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 from pythonjsonlogger.json import JsonFormatter
 
@@ -22,13 +22,17 @@ from speedrun_operator.api.names import CRD_INSTALL, GROUP, VERSION, cluster8
 from speedrun_operator.api.phases import Reason
 from speedrun_operator.backends.slurm.backend import SlurmBackend, SlurmSite
 from speedrun_operator.entries import Setup
-from speedrun_operator.handlers import Access, EngineLink, Watcher
+from speedrun_operator.following import follow
+from speedrun_operator.handlers import EngineLink, Watcher
 from speedrun_operator.health import HealthServer
-from speedrun_operator.kube.access import AccessError, load, own_namespace
+from speedrun_operator.kube.access import Access, AccessError, own_namespace
 from speedrun_operator.kube.client import Kube, NotFound, Refused, Unavailable
+from speedrun_operator.kube.transport import tls_context
 from speedrun_operator.lifecycle.situation import Policy, Waiting
 from speedrun_operator.login import Login, LoginTarget
+from speedrun_operator.outside import access, platform_api
 from speedrun_operator.planning import Site
+from speedrun_operator.platform.client import PlatformApi
 from speedrun_operator.policy import Rules
 from speedrun_operator.recipes.recipe import shipped
 from speedrun_operator.reconcile import Engine
@@ -50,37 +54,50 @@ async def run(settings: Settings) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    api: PlatformApi | None = None
+    kube: Kube | None = None
     try:
-        kube = Kube(await load(settings.kubeconfig, settings.context))
+        api = platform_api(settings.platform) if settings.platform.in_use else None
+        held = access(settings, api)
+        kube = Kube(held)
+        cluster = await _until(stop, _cluster(kube, held, settings))
+        if cluster is None:
+            return 0
+        return await _serve(settings, kube, held, api, cluster, stop)
     except AccessError as error:
         logger.error("%s", error)
         return CONFIGURATION_FAULT
-    try:
-        cluster = await _until(stop, _cluster(kube, settings))
-        if cluster is None:
-            return 0
-        return await _serve(settings, kube, cluster, stop)
     except Refused as error:
         logger.error("the API server refuses what the operator needs: %s; `speedrun-operator check` says more", error)
         return CONFIGURATION_FAULT
     finally:
-        await kube.close()
+        if kube is not None:
+            await kube.close()
+        if api is not None:
+            await api.close()
 
 
-async def _cluster(kube: Kube, settings: Settings) -> str:
+async def _cluster(kube: Kube, held: Access, settings: Settings) -> str:
     """cluster8, once the API server answers and serves our resource.
 
-    Raises Refused, for want of rights only after a minute: an API server that has just started has not read them yet.
+    A cluster that is still being made has no kubeconfig, and no API server: that is waited for. Raises AccessError that
+    does not pass, and Refused, for want of rights only after a minute: an API server that has just started has not read
+    them yet.
     """
     patience = time.monotonic() + RIGHTS_PATIENCE_SECONDS
     while True:
         try:
             try:
+                tls_context(await held.current())
                 await kube.request("GET", f"/apis/{GROUP}/{VERSION}")
             except NotFound:
                 logger.error("the CRD is not installed; %s does it", CRD_INSTALL)
             else:
                 return cluster8(settings.cluster_id or await kube.cluster_uid())
+        except AccessError as error:
+            if not error.passing:
+                raise
+            logger.warning("%s; tried again in %.0f s", error, API_RETRY_SECONDS)
         except (Unavailable, Refused) as error:
             if isinstance(error, Refused) and (error.status not in (401, 403) or time.monotonic() > patience):
                 raise
@@ -88,28 +105,30 @@ async def _cluster(kube: Kube, settings: Settings) -> str:
         await asyncio.sleep(API_RETRY_SECONDS)
 
 
-async def _serve(settings: Settings, kube: Kube, cluster: str, stop: asyncio.Event) -> int:
+async def _serve(
+    settings: Settings, kube: Kube, held: Access, api: PlatformApi | None, cluster: str, stop: asyncio.Event
+) -> int:
     backend = slurm_backend(settings, cluster)
     engine = Engine(kube=kube, backend=backend, setup=_setup(settings, cluster))
     health: HealthServer | None = None
     if settings.health_address:
         try:
-            health = HealthServer(settings.health_address, lambda: engine.ticked, lambda: _counts(engine, backend))
+            health = HealthServer(
+                settings.health_address, lambda: engine.ticked, lambda: _counts(engine, backend, held, api)
+            )
         except OSError as error:
             logger.error("health_address %s: %s", settings.health_address, error)
             return CONFIGURATION_FAULT
         health.start()
-    watcher = Watcher(
-        EngineLink(engine, asyncio.get_running_loop()),
-        Access(settings.kubeconfig, settings.context),
-        settings.watch.namespaces,
-    )
+    watcher = Watcher(EngineLink(engine, asyncio.get_running_loop()), held, settings.watch.namespaces)
     tasks = [
         asyncio.create_task(engine.run(), name="engine"),
         asyncio.create_task(
             Resync(kube, engine, backend, settings.watch.namespaces).run(settings.watch.resync_seconds), name="resync"
         ),
     ]
+    if api is not None:
+        tasks += await follow(settings, kube, engine, backend, api)
     watcher.start()
     logger.info("speedrun-operator %s runs for cluster %s", __version__, cluster)
     try:
@@ -130,13 +149,28 @@ async def _serve(settings: Settings, kube: Kube, cluster: str, stop: asyncio.Eve
             health.stop()
 
 
-def _counts(engine: Engine, backend: SlurmBackend | None) -> dict[str, int]:
-    return {
+def _counts(
+    engine: Engine, backend: SlurmBackend | None, held: Access, api: PlatformApi | None
+) -> dict[str, int | float | None]:
+    counts: dict[str, int | float | None] = {
         "polls": engine.polls,
         "submissions": engine.submissions,
         "cancellations": engine.cancellations,
         "remote_commands": backend.remote_commands if backend else 0,
+        "credential_renewals": held.renewals,
+        "credential_expires_seconds": _seconds_to(held.end),
     }
+    if api is not None:
+        token = api.tokens.held
+        counts |= {
+            "platform_requests": api.requests,
+            "platform_token_expires_seconds": _seconds_to(token.end if token else None),
+        }
+    return counts
+
+
+def _seconds_to(end: datetime | None) -> float | None:
+    return None if end is None else round((end - datetime.now(UTC)).total_seconds(), 1)
 
 
 def slurm_login(settings: Settings, *, patience: float = math.inf) -> Login:
@@ -225,7 +259,7 @@ def configure_logging(settings: Settings) -> None:
     root.handlers = [handler]
     root.setLevel(settings.log_level.upper())
     logging.getLogger("kopf._core.reactor.running").addFilter(_news)
-    for chatty in ("asyncssh", "kopf", "aiohttp", "asyncio"):
+    for chatty in ("asyncssh", "kopf", "aiohttp", "asyncio", "httpx", "httpcore"):
         logging.getLogger(chatty).setLevel("WARNING")
 
 

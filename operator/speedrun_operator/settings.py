@@ -13,7 +13,14 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationError,
+    field_validator,
+)
 from pydantic_settings import (
     BaseSettings,
     CliSettingsSource,
@@ -25,9 +32,12 @@ from pydantic_settings import (
     SettingsError,
 )
 
+from speedrun_operator.platform.settings import PlatformSettings
+
 PREFIX = "SPEEDRUN_"
 PRINTABLE = r"^[!-~]*$"
 SHARED_PATH = r"^(~$|~/|/)[A-Za-z0-9_./@+ -]*$"
+
 
 Namespace = Annotated[str, StringConstraints(max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
 
@@ -159,6 +169,7 @@ class Settings(BaseSettings):
         default=None, description="Tells this cluster's jobs from others'. Absent: the kube-system namespace's UID."
     )
     login: LoginSettings = Field(default_factory=LoginSettings)
+    platform: PlatformSettings = Field(default_factory=PlatformSettings)
     slurm: SlurmSettings = Field(default_factory=SlurmSettings)
     watch: WatchSettings = Field(default_factory=WatchSettings)
     policy: PolicySettings = Field(default_factory=PolicySettings)

@@ -10,10 +10,12 @@ import asyncio
 from collections.abc import Iterable
 from datetime import datetime
 
+from speedrun_operator.api.cluster import ClusterState
 from speedrun_operator.api.resource import Resource
-from speedrun_operator.backends.base import Backend
+from speedrun_operator.backends.base import Backend, Snapshot
 from speedrun_operator.clock import Clock
 from speedrun_operator.facts import ClusterFacts
+from speedrun_operator.lifecycle import readiness
 from speedrun_operator.lifecycle.causes import may_be_a_restart
 from speedrun_operator.lifecycle.decide import is_of_another
 from speedrun_operator.lifecycle.observation import Observed, Unknown
@@ -38,6 +40,13 @@ class Surroundings:
         self._asked: float | None = None
         self._silence: Unknown | None = None
         self.facts: ClusterFacts | None = None
+        self.cluster: ClusterState | None = None
+        """What the cluster's provider said of it last."""
+
+    def gone(self) -> Snapshot | None:
+        """The answer to a poll of a cluster that has ended: nobody is asked any more, and nothing is known."""
+        over = readiness.gone(self.cluster)
+        return Snapshot(error=Unknown(over.reason, over.message)) if over is not None else None
 
     async def look(self, age: float) -> ClusterFacts | None:
         """The facts, at most `age` seconds old where the cluster answers; else the last ones, or None."""
@@ -57,8 +66,11 @@ class Surroundings:
     async def placed(self, resource: Resource, plan: Plan) -> tuple[Plan, Waiting | None]:
         """The plan at its place in the cluster; or what it waits for until it has one.
 
-        What stands against it is looked at again first: a refusal is for good.
+        What stands against it is looked at again first: a refusal is for good. A cluster whose provider says that it is
+        not ready is not asked.
         """
+        if unready := readiness.awaited(self.cluster, resource.spec):
+            return plan, unready
         if self._backend is None or not isinstance(plan, RunPlan):
             return plan, None
         if resource.status.allocations and not is_of_another(resource):

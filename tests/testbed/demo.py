@@ -10,6 +10,7 @@ import json
 import re
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,13 +31,14 @@ def say(line: str) -> None:
     print(f"demo: {line}", file=sys.stderr, flush=True)
 
 
-def main() -> int:
+def main(demo: Callable[[Place], int] | None = None) -> int:
+    """Run a demo, the main one by default; the exit code."""
     place = Place(say=say)
     try:
         if "--down" in sys.argv[1:]:
-            _stop_operator(place)
+            stop_operator(place)
             return 0
-        return _demo(place)
+        return (demo or _demo)(place)
     except (StartFailed, InUse, KubectlFailed, TimeoutError) as error:
         say(str(error))
         return 1
@@ -48,7 +50,7 @@ def main() -> int:
         return 130
 
 
-def _stop_operator(place: Place) -> None:
+def stop_operator(place: Place) -> None:
     if place.processes.get("operator") is not None:
         place.processes.stop("operator", grace=20)
         say("the operator is stopped")
@@ -61,7 +63,7 @@ def _demo(place: Place) -> int:
     with bed.claim():
         kubectl = Kubectl(facts.kubectl, facts.kubeconfig)
         operator = Operator(place, facts)
-        _stop_operator(place)
+        stop_operator(place)
         operator.install()
         operator.start()
         say(f"the operator runs; its log is {operator.log}")
@@ -69,13 +71,16 @@ def _demo(place: Place) -> int:
         say(f"kubectl apply -f {EXAMPLE.relative_to(Path.cwd()) if EXAMPLE.is_relative_to(Path.cwd()) else EXAMPLE}")
         say(kubectl("apply", "-f", str(EXAMPLE)).strip())
         say("training a small model on this machine's CPU takes about half a minute; kubectl get speedruns:")
-        phase = _follow(kubectl)
+        phase = follow(kubectl)
         _farewell(facts, kubectl, operator)
         return 0 if phase == "Succeeded" else 1
 
 
-def _follow(kubectl: Kubectl) -> str:
-    """Print a line of `kubectl get` whenever it says something new (but for the age); the final phase."""
+def follow(kubectl: Kubectl, look: Callable[[dict[str, Any]], None] = lambda status: None) -> str:
+    """Print a line of `kubectl get` whenever it says something new (but for the age); the final phase.
+
+    `look` gets each status.
+    """
     deadline = time.monotonic() + TIMEOUT_SECONDS
     told: list[str] = []
     while time.monotonic() < deadline:
@@ -87,6 +92,7 @@ def _follow(kubectl: Kubectl) -> str:
             print(_line(row), flush=True)
             told = row
         status: dict[str, Any] = json.loads(kubectl("get", "speedruns", NAME, "-o", "json")).get("status", {})
+        look(status)
         if any(each["type"] == "Finished" and each["status"] == "True" for each in status.get("conditions", [])):
             print("\n" + kubectl("get", "speedruns", NAME, "-o", "wide"), flush=True)
             return str(status["phase"])

@@ -107,6 +107,15 @@ class Kubernetes:
             namespace=namespace,
         )
 
+    def trust_clients(self, *authorities: Path) -> None:
+        """Take client certificates of these authorities and the bed's own, and of no other from a moment on.
+
+        The API server reads the file again by itself; it looks at the certificate at each request.
+        """
+        bundle = self.pki / "clients.crt.new"
+        bundle.write_text("".join(each.read_text() for each in (self.pki / "ca.crt", *authorities)))
+        bundle.replace(self.pki / "clients.crt")
+
     # ---- faults: each component by itself, with its data and port kept
 
     def start(self, component: str, *, wait: bool = True) -> None:
@@ -231,6 +240,7 @@ class Kubernetes:
         authority.issue("etcd-client", "kube-apiserver")
         authority.issue("admin", "testbed-admin", organisation="system:masters")
         authority.issue("controller-manager", "system:kube-controller-manager")
+        self.trust_clients()
         pki.signing_key(self.pki / "service-accounts.key", self.pki / "service-accounts.pub")
 
     def _argv(self, component: str) -> list[str]:
@@ -274,7 +284,7 @@ class Kubernetes:
             "secure-port": self._port("kube-apiserver"),
             "tls-cert-file": self.pki / "server.crt",
             "tls-private-key-file": self.pki / "server.key",
-            "client-ca-file": self.pki / "ca.crt",
+            "client-ca-file": self.pki / "clients.crt",
             "etcd-servers": self.url("etcd"),
             "etcd-cafile": self.pki / "ca.crt",
             "etcd-certfile": self.pki / "etcd-client.crt",

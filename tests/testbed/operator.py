@@ -5,6 +5,7 @@ Its process is one of the bed's, so that it ends with the bed whatever happens t
 
 from __future__ import annotations
 
+import json
 import signal
 import sys
 import urllib.error
@@ -67,10 +68,17 @@ class Operator:
             **self.settings,
         }
 
-    def start(self) -> None:
-        """Start it and wait until it serves /healthz. Raises StartFailed with the end of its log."""
-        argv = [sys.executable, "-m", "speedrun_operator.cli", "run"]
+    def start(self, *arguments: str, wait: bool = True) -> None:
+        """Start `speedrun-operator run ARGUMENTS`; with `wait`, until it serves /healthz.
+
+        Raises StartFailed with the end of its log.
+        """
+        argv = [sys.executable, "-m", "speedrun_operator.cli", "run", *arguments]
         self.place.processes.start(self.name, argv, log=self.log, env=self.environment())
+        if wait:
+            self.wait_ready()
+
+    def wait_ready(self) -> None:
         self.place.processes.ready(self.name, self.healthy, timeout=30)
 
     def stop(self) -> None:
@@ -87,6 +95,12 @@ class Operator:
 
     def resume(self) -> None:
         self.place.processes.signal(self.name, signal.SIGCONT)
+
+    def health(self) -> dict[str, object]:
+        """What /healthz says of it."""
+        port = self.environment()["SPEEDRUN_HEALTH_ADDRESS"].rpartition(":")[2]
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=5) as answer:
+            return dict(json.loads(answer.read()))
 
     @property
     def alive(self) -> bool:

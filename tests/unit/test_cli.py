@@ -272,8 +272,8 @@ KUBECONFIG = """\
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        ("clusters: [", "cannot use {path} to reach the API server: while parsing"),
-        ("a: b", "cannot use {path} to reach the API server: Invalid kube-config file"),
+        ("clusters: [", "{path}: neither YAML nor JSON (line 2)"),
+        ("a: b", "{path}: not a kubeconfig: it has no list of clusters"),
         (KUBECONFIG, "cannot use the certificates for https://127.0.0.1:1: "),
     ],
     ids=["no yaml", "no kubeconfig", "no certificate"],

@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 from aiohttp import web
-from kubernetes.aio.client import Configuration
 
-from speedrun_operator.kube import client
+from speedrun_operator.kube import client, transport
+from speedrun_operator.kube.access import Access, AccessError, Credentials
 from speedrun_operator.kube.client import ApiError, Conflict, Kube, NotFound, Refused, Unavailable
 
 Answer = Callable[[web.Request], Awaitable[web.Response]]
@@ -38,6 +38,20 @@ class Server:
         self.answer = answer
 
 
+class Says:
+    """A source of credentials: the server, and one token after the other."""
+
+    def __init__(self, server: str, *tokens: str) -> None:
+        self.server = server
+        self.tokens = list(tokens) or ["only"]
+        self.reads = 0
+
+    async def read(self, before: Credentials | None) -> Credentials:
+        token = self.tokens[min(self.reads, len(self.tokens) - 1)]
+        self.reads += 1
+        return Credentials(self.server, "a test", token=token)
+
+
 @pytest.fixture
 async def server() -> AsyncIterator[tuple[Server, str]]:
     """A server on a loopback port, and its address."""
@@ -54,7 +68,7 @@ async def server() -> AsyncIterator[tuple[Server, str]]:
 
 @pytest.fixture
 async def kube(server: tuple[Server, str]) -> AsyncIterator[Kube]:
-    made = Kube(Configuration(host=server[1]))
+    made = Kube(Access(Says(server[1])))
     yield made
     await made.close()
 
@@ -67,7 +81,6 @@ def status(code: int, message: str) -> str:
     ("code", "kind"),
     [
         (400, Refused),
-        (401, Refused),
         (403, Refused),
         (404, NotFound),
         (405, Refused),
@@ -143,7 +156,7 @@ async def test_an_answer_that_is_no_json(server: tuple[Server, str], kube: Kube)
 
 
 async def test_nobody_answers(unused_tcp_port: int) -> None:
-    kube = Kube(Configuration(host=f"http://127.0.0.1:{unused_tcp_port}"))
+    kube = Kube(Access(Says(f"http://127.0.0.1:{unused_tcp_port}")))
     with pytest.raises(Unavailable, match="the API server does not answer") as raised:
         await kube.get_speedrun("lab", "mine")
     assert raised.value.status == 0
@@ -153,7 +166,7 @@ async def test_nobody_answers(unused_tcp_port: int) -> None:
 async def test_an_answer_that_does_not_come(
     server: tuple[Server, str], kube: Kube, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client, "TIMEOUT_SECONDS", 0.2)
+    monkeypatch.setattr(transport, "TIMEOUT_SECONDS", 0.2)
     waits = asyncio.Event()
 
     async def never(request: web.Request) -> web.Response:
@@ -202,3 +215,51 @@ async def test_a_warning_of_the_server_is_logged_once_as_an_error(
     [said] = [record for record in caplog.records if "unknown field" in record.message]
     assert said.levelname == "ERROR"
     assert "PATCH /apis/" in said.message and "kubectl apply --server-side" in said.message
+
+
+async def test_a_refused_token_is_renewed_and_the_request_made_again(server: tuple[Server, str]) -> None:
+    async def newest_only(request: web.Request) -> web.Response:
+        known = request.headers["Authorization"] == "Bearer new"
+        return web.json_response({"kind": "Status"}, status=200 if known else 401)
+
+    server[0].answer = newest_only
+    source = Says(server[1], "old", "new")
+    kube = Kube(Access(source))
+    await kube.get_speedrun("lab", "mine")
+    await kube.get_speedrun("lab", "mine")
+    assert (source.reads, len(server[0].seen)) == (2, 3), "one refusal, one renewal, and nothing more"
+    await kube.close()
+
+
+async def test_a_refused_token_without_another_is_told_and_asks_no_further(server: tuple[Server, str]) -> None:
+    server[0].says(401, status(401, "Unauthorized"))
+    source = Says(server[1])
+    kube = Kube(Access(source))
+    for _ in range(5):
+        with pytest.raises(Refused, match="401: Unauthorized; the API server .* refuses the credential of a test"):
+            await kube.get_speedrun("lab", "mine")
+    assert source.reads == 2, "no storm on the source"
+    await kube.close()
+
+
+async def test_certificates_that_cannot_be_used_are_told(server: tuple[Server, str]) -> None:
+    class Broken(Says):
+        async def read(self, before: Credentials | None) -> Credentials:
+            return Credentials(self.server, "a test", certificate="no PEM", private_key="no PEM")
+
+    kube = Kube(Access(Broken(server[1])))
+    with pytest.raises(Unavailable, match="a test: cannot use the certificates for"):
+        await kube.get_speedrun("lab", "mine")
+    await kube.close()
+
+
+async def test_no_credentials_is_no_anonymous_request(server: tuple[Server, str]) -> None:
+    class Failing(Says):
+        async def read(self, before: Credentials | None) -> Credentials:
+            raise AccessError("the plugin failed")
+
+    kube = Kube(Access(Failing(server[1])))
+    with pytest.raises(Unavailable, match="the plugin failed"):
+        await kube.get_speedrun("lab", "mine")
+    assert server[0].seen == []
+    await kube.close()

@@ -61,6 +61,12 @@ class Reason(StrEnum):
     NODES_UNAVAILABLE = "NodesUnavailable"
     DRIVER_TOO_OLD = "DriverTooOld"
     NOT_ALLOWED = "NotAllowed"
+    CLUSTER_PROVISIONING = "ClusterProvisioning"
+    CLUSTER_ENDED = "ClusterEnded"
+    SCHEDULER_NOT_SUNK = "SchedulerNotSunk"
+    SLURM_NOT_READY = "SlurmNotReady"
+    STORAGE_NOT_READY = "StorageNotReady"
+    SSH_NOT_READY = "SshNotReady"
     # Submitted, Started
     NOT_SUBMITTED = "NotSubmitted"
     SUBMITTING = "Submitting"

@@ -1,85 +1,191 @@
-"""Credentials for the API server: the pod's service account, or a kubeconfig.
+"""Credentials for the API server: where they come from, and one holder of them that everybody asks.
 
-A kubeconfig that is named must exist and be whole; there is no silent fall-back to another cluster.
+A kubeconfig that is named must exist and be whole; there is no silent fall-back to another cluster or to nobody.
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import os
-from dataclasses import dataclass, field
+import time
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Protocol
 
-import yaml
-from kubernetes.aio.client import Configuration
-from kubernetes.aio.config import ConfigException, load_incluster_config, load_kube_config
+from speedrun_operator.credentials import kubeconfig
+from speedrun_operator.credentials.faults import AccessError
+from speedrun_operator.credentials.lifetime import earliest, fresh_until, token_end
+from speedrun_operator.credentials.user import REREAD, Credentials, credentials
 
-SERVICE_ACCOUNT_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+__all__ = ["Access", "AccessError", "Credentials", "Fetched", "Files", "ServiceAccount", "local", "own_namespace"]
+
+logger = logging.getLogger(__name__)
+MOUNTED = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+AGAIN_FIRST, AGAIN_LONGEST = 5.0, 60.0
 
 
-class AccessError(Exception):
-    """No usable credentials. The message says which source was tried and what to do."""
+class Source(Protocol):
+    """Where credentials come from; read again at each call."""
+
+    async def read(self, before: Credentials | None) -> Credentials:
+        """What it says now; `before` is what it said last. Raises AccessError."""
+        ...
 
 
 @dataclass(frozen=True)
-class Credentials:
-    """What another HTTP client needs to reach the same API server in the same way. Paths are of PEM files."""
+class Files:
+    """Kubeconfigs at `paths`, with the path separator between; see kubeconfig.read_files."""
 
-    server: str
-    ca_path: str | None
-    insecure: bool
-    certificate_path: str | None
-    private_key_path: str | None
-    scheme: str | None
-    token: str | None = field(repr=False)
+    paths: str
+    context: str | None
+    explicit: bool
+
+    async def read(self, before: Credentials | None) -> Credentials:
+        selected = kubeconfig.select(kubeconfig.read_files(self.paths, explicit=self.explicit), self.context)
+        found = await credentials(selected, datetime.now(UTC), before=before)
+        if found.refresh_token and found.token and selected.user is not None:
+            try:  # the one in the file is spent
+                kubeconfig.store_tokens(selected.user, found.token, found.refresh_token)
+            except OSError as error:
+                logger.error("%s: the new refresh token cannot be kept there: %s", selected.user.origin, error)
+        return found
 
 
-async def credentials(kubeconfig: str | None, context: str | None) -> Credentials:
-    """What the source says now; read again at each call. Raises AccessError."""
-    configuration = await load(kubeconfig, context)
-    header = await configuration.get_api_key_with_prefix("BearerToken", alias="authorization")
-    scheme, _, token = (header or "").rpartition(" ")
-    return Credentials(
-        server=configuration.host,
-        ca_path=configuration.ssl_ca_cert,
-        insecure=not configuration.verify_ssl,
-        certificate_path=configuration.cert_file,
-        private_key_path=configuration.key_file,
-        scheme=scheme or ("Bearer" if token else None),
-        token=token or None,
-    )
+@dataclass(frozen=True)
+class ServiceAccount:
+    """The pod's own, which the kubelet renews."""
+
+    host: str
+    port: str
+    directory: Path = MOUNTED
+
+    async def read(self, before: Credentials | None) -> Credentials:
+        origin = "the pod's service account"
+        token = kubeconfig.read(self.directory / "token", origin).strip()
+        ca = kubeconfig.read(self.directory / "ca.crt", origin)
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        now, end = datetime.now(UTC), token_end(token)
+        fresh = earliest(fresh_until(end, now), now + REREAD)
+        return Credentials(f"https://{host}:{self.port}", origin, ca, token=token, fresh=fresh, end=end)
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """A kubeconfig that a server hands out. It may name no files of this machine, and run only `commands` here."""
+
+    origin: str
+    fetch: Callable[[], Awaitable[str]]
+    context: str | None
+    commands: Collection[str]
+
+    async def read(self, before: Credentials | None) -> Credentials:
+        selected = kubeconfig.select(kubeconfig.parse(await self.fetch(), self.origin, None), self.context)
+        if not selected.server.startswith("https://"):
+            raise AccessError(f"{self.origin}: the API server's URL must begin with https://")
+        return await credentials(
+            selected, datetime.now(UTC), before=before, commands=self.commands, insecure_allowed=False
+        )
+
+
+def local(named: str | None, context: str | None) -> Source:
+    """What this machine has: the kubeconfig that is named, KUBECONFIG, the pod's service account, ~/.kube/config."""
+    if named:
+        return Files(named, context, explicit=True)
+    if variable := os.environ.get("KUBECONFIG"):
+        return Files(variable, context, explicit=False)
+    if host := os.environ.get("KUBERNETES_SERVICE_HOST"):
+        return ServiceAccount(host, os.environ.get("KUBERNETES_SERVICE_PORT", "443"))
+    return Files(str(Path.home() / ".kube" / "config"), context, explicit=True)
 
 
 def own_namespace() -> str | None:
     """The namespace that this process runs in as a pod; None: it is no pod."""
     try:
-        return SERVICE_ACCOUNT_NAMESPACE.read_text(encoding="utf-8").strip() or None
+        return (MOUNTED / "namespace").read_text(encoding="utf-8").strip() or None
     except OSError:
         return None
 
 
-async def load(kubeconfig: str | None, context: str | None) -> Configuration:
-    """Where the API server is and how to speak to it.
+class Access:
+    """Holds the credentials of one API server and renews them. For one event loop.
 
-    `kubeconfig` None means: KUBECONFIG if it is set, else the pod's service account if there is one, else
-    ~/.kube/config. Raises AccessError.
+    The source is asked at first, when what it gave is no longer fresh, and when the API server refuses it; at most
+    every 5 s, and less often while it gives nothing new. What is held outlives a source that fails for a while.
     """
-    configuration = Configuration()
-    named = kubeconfig or os.environ.get("KUBECONFIG") or None
-    try:
-        if named is None and "KUBERNETES_SERVICE_HOST" in os.environ:
-            load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
-            return configuration
-        path = named or str(Path.home() / ".kube" / "config")
-        if not _exists(path):
-            raise AccessError(f"no kubeconfig at {path}; name one with --kubeconfig or KUBECONFIG")
-        await load_kube_config(  # type: ignore[no-untyped-call]
-            config_file=path, context=context, client_configuration=configuration
-        )
-    except (ConfigException, yaml.YAMLError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        source = named or "the pod's service account"
-        raise AccessError(f"cannot use {source} to reach the API server: {error}") from error
-    return configuration
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._held: Credentials | None = None
+        self._lock = asyncio.Lock()
+        self._pause = AGAIN_FIRST
+        self._not_before = 0.0
+        self.renewals = 0
+
+    @property
+    def end(self) -> datetime | None:
+        """When what is held expires, where that is known."""
+        return self._held.end if self._held else None
+
+    async def current(self) -> Credentials:
+        """What to use now. Raises AccessError where there is nothing."""
+        held = self._held
+        if held is not None and (_fresh(held) or time.monotonic() < self._not_before):
+            return held
+        async with self._lock:
+            if self._held is not held and self._held is not None:
+                return self._held  # somebody else has renewed it meanwhile
+            try:
+                return await self._read()
+            except AccessError as error:
+                if held is None:
+                    raise
+                self._wait_longer()
+                logger.warning("credentials were not renewed: %s", error)
+                return held
+
+    async def refused(self, used: Credentials) -> Credentials:
+        """What to use after the API server answered 401 to `used`. Raises AccessError where the source has no other."""
+        async with self._lock:
+            held = self._held
+            if held is not None and not held.same_secret(used):
+                return held
+            if (wait := self._not_before - time.monotonic()) > 0:
+                raise AccessError(f"{_refusal(used)}; its source is asked again in {wait:.0f} s", passing=True)
+            try:
+                found = await self._read()
+            except AccessError as error:
+                self._wait_longer()
+                raise AccessError(
+                    f"{_refusal(used)}, and another cannot be had: {error}", passing=error.passing
+                ) from error
+            if found.same_secret(used):
+                self._wait_longer()
+                raise AccessError(f"{_refusal(used)}, and its source has no other: renew it there", passing=True)
+            return found
+
+    async def _read(self) -> Credentials:
+        before = self._held
+        found = await self._source.read(before)
+        self._held = found
+        if before is None or not found.same_secret(before):
+            self._pause = AGAIN_FIRST
+            self._not_before = time.monotonic() + (AGAIN_FIRST if before else 0.0)
+            self.renewals += before is not None
+            word = "API server" if before is None else "credentials renewed: API server"
+            logger.info("%s %s (from %s)", word, found.server, found.origin)
+        return found
+
+    def _wait_longer(self) -> None:
+        self._not_before = time.monotonic() + self._pause
+        self._pause = min(AGAIN_LONGEST, 2 * self._pause)
 
 
-def _exists(path: str) -> bool:
-    return any(Path(part).expanduser().is_file() for part in path.split(os.pathsep))
+def _fresh(held: Credentials) -> bool:
+    return held.fresh is None or datetime.now(UTC) < held.fresh
+
+
+def _refusal(used: Credentials) -> str:
+    return f"the API server {used.server} refuses the credential of {used.origin}"

@@ -1,4 +1,4 @@
-"""A small client of the API server over kubernetes' own asyncio transport: JSON in, JSON out, errors by what to do.
+"""A small client of the API server: JSON in, JSON out, errors by what to do.
 
 ApiError
 ├── NotFound       it is not there (any more)
@@ -15,20 +15,16 @@ import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlencode
-from urllib.request import getproxies
 
 import aiohttp
-from kubernetes.aio.client import Configuration
-from kubernetes.aio.client.rest import RESTClientObject
-from kubernetes.aio.config import ConfigException
 
 from speedrun_operator import __version__
 from speedrun_operator.api.names import CRD_INSTALL, GROUP, PLURAL, VERSION
-from speedrun_operator.kube.access import AccessError
+from speedrun_operator.kube.access import Access, AccessError, Credentials
+from speedrun_operator.kube.transport import Transport
 
 logger = logging.getLogger(__name__)
 
-TIMEOUT_SECONDS = 30
 LONGEST_REST = 60.0
 TOLD_LIMIT = 100
 USER_AGENT = f"speedrun-operator/{__version__}"
@@ -62,21 +58,16 @@ class Unavailable(ApiError):
 
 
 class Kube:
-    """One API server. For one event loop. Raises AccessError where the certificates or the key cannot be used."""
+    """One API server. For one event loop."""
 
-    def __init__(self, configuration: Configuration) -> None:
-        # aiohttp looks for a netrc in a thread of its own at each request as soon as it is to look for proxies.
-        configuration.client_session_kwargs = {"trust_env": bool(getproxies())}
-        self._configuration = configuration
+    def __init__(self, access: Access) -> None:
+        self._access = access
+        self._transport = Transport()
         self._told: set[str] = set()
         self._rest_until = 0.0
-        try:
-            self._rest = RESTClientObject(configuration)
-        except (OSError, ValueError) as error:  # ssl.SSLError is one
-            raise AccessError(f"cannot use the certificates for {configuration.host}: {error}") from error
 
     async def close(self) -> None:
-        await self._rest.close()
+        await self._transport.close()
 
     async def request(
         self,
@@ -87,30 +78,42 @@ class Kube:
         query: Sequence[tuple[str, str]] = (),
         content_type: str = "application/json",
     ) -> Json:
-        """One request; the reply's JSON. Raises ApiError's family, nothing else but CancelledError."""
+        """One request; the reply's JSON. Raises ApiError's family, nothing else but CancelledError.
+
+        A 401 is answered once with a renewed credential, if there is one: the server did nothing with the request.
+        """
         headers = {"Accept": "application/json", "Content-Type": content_type, "User-Agent": USER_AGENT}
-        url = f"{self._configuration.host}{path}" + (f"?{urlencode(query)}" if query else "")
+        target = f"{path}?{urlencode(query)}" if query else path
+        data = None if body is None else json.dumps(body).encode()
         await self._turn()
         try:
-            if token := await self._configuration.get_api_key_with_prefix("BearerToken", alias="authorization"):
-                headers["authorization"] = token
-            reply = await self._rest.request(  # type: ignore[no-untyped-call]
-                method, url, headers=headers, body=body, _request_timeout=TIMEOUT_SECONDS
-            )
-            data: bytes = await reply.read()
-        except (TimeoutError, aiohttp.ClientError, OSError, ConfigException) as error:
+            used = await self._access.current()
+            reply = await self._transport.send(used, method, target, headers, data)
+            if reply.status == 401:
+                renewed = await self._renewed(used, reply.body)
+                reply = await self._transport.send(renewed, method, target, headers, data)
+        except AccessError as error:
+            raise Unavailable(0, str(error)) from error
+        except (TimeoutError, aiohttp.ClientError, OSError) as error:
             raise Unavailable(0, f"the API server does not answer: {error or type(error).__name__}") from error
-        self._tell(reply.headers.getall("Warning", []), f"{method} {path}")
+        self._tell(reply.warnings, f"{method} {path}")
         if reply.status >= 400:
-            refusal = _error(reply.status, data, reply.headers.get("Retry-After"))
+            refusal = _error(reply.status, reply.body, reply.retry_after)
             if refusal.retry_after:
                 self._rest_until = _now() + min(refusal.retry_after, LONGEST_REST)
             raise refusal
         try:
-            answer = json.loads(data)
+            read = json.loads(reply.body)
         except ValueError as error:
             raise Unavailable(reply.status, "the API server's answer is no JSON") from error
-        return answer if isinstance(answer, dict) else {}
+        return read if isinstance(read, dict) else {}
+
+    async def _renewed(self, used: Credentials, answer: bytes) -> Credentials:
+        """Another credential than the refused one. Raises Refused where there is none."""
+        try:
+            return await self._access.refused(used)
+        except AccessError as error:
+            raise Refused(401, f"{_error(401, answer, None)}; {error}") from error
 
     def _tell(self, warnings: Sequence[str], what: str) -> None:
         """Log what the API server warns of, such as a field that its CRD does not know and drops: each once."""

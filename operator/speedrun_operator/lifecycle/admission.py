@@ -31,5 +31,6 @@ def admit(situation: Situation) -> Admission:
     if isinstance(situation.plan, Refusal):
         return Admission(False, True, situation.plan.reason.value, situation.plan.message)
     if situation.waiting is not None:
-        return Admission(False, False, situation.waiting.reason, situation.waiting.message)
+        waiting = situation.waiting
+        return Admission(False, waiting.permanent, waiting.reason, waiting.message)
     return Admission(True, False, Reason.ADMITTED.value, "the plan is in status.plan")

@@ -14,10 +14,11 @@ from speedrun_operator.planning import Refusal, RunPlan
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Why nothing can be submitted for now; heals without an edit."""
+    """Why nothing can be submitted for now. It heals without an edit, unless `permanent`."""
 
     reason: str
     message: str
+    permanent: bool = False
 
 
 @dataclass(frozen=True, slots=True)
