@@ -40,7 +40,7 @@ def test_all_is_well_with_a_service_accounts_rights(check: Check) -> None:
     code, said = check()
     assert code == 0, said
     assert [line.split()[:2] for line in said.splitlines() if not line.startswith("cluster id")] == [
-        [subject, "ok"] for subject in ("api", "crd", "rights", "login", "storage", "slurm", "recipe")
+        [subject, "ok"] for subject in ("credential", "api", "crd", "rights", "login", "storage", "slurm", "recipe")
     ]
     has = "compute-h100: 2 nodes of 8 nvidia_h100 (2 idle); all, the default: 2 nodes of 8 nvidia_h100 (2 idle)"
     assert f"slurm        ok       {has}\n" in said
