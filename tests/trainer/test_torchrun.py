@@ -17,7 +17,7 @@ TARGET = 2.0105
 
 def torchrun(processes: int) -> list[str]:
     alone_here = ["--standalone", "--local-addr=127.0.0.1", f"--nproc_per_node={processes}"]
-    return [sys.executable, "-m", "torch.distributed.run", *alone_here, "-m", "speedrun_trainer.train"]
+    return [sys.executable, "-m", "torch.distributed.run", *alone_here, "-m", "--", "speedrun_trainer.train"]
 
 
 def val_loss(out: str, step: int) -> float:
@@ -29,7 +29,7 @@ def val_loss(out: str, step: int) -> float:
 @pytest.mark.parametrize("world", [2, pytest.param(4, marks=pytest.mark.full)])
 def test_processes_train_as_one(smoke_data: Path, processes: Processes, world: int) -> None:
     """Also where not every parameter can be shared out evenly: the smoke model has banks of 4 and tables of 16."""
-    options = ["--data", str(smoke_data), *SHORT, "--steps", "10"]
+    options = ["--data", str(smoke_data), *SHORT, "--steps", "10", "--run", "0"]
     code, out, err = processes.run([*torchrun(world), *options])
     assert code == 0, err
     assert f"Running on the CPU with world_size {world} and 1 threads a process\n" in out
