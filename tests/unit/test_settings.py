@@ -33,6 +33,42 @@ def fault(*flags: str, config: Path | None = None) -> str:
     return str(raised.value)
 
 
+PLATFORM = ["--platform.url=https://api.test/v1", "--platform.organization=org", "--platform.cluster=cl-1"]
+
+
+def test_a_cluster_of_the_platform(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/somebody")
+    monkeypatch.setenv("SPEEDRUN_PLATFORM__TOKEN_COMMAND", '["program", "an argument"]')
+    platform = loaded(*PLATFORM, "--platform.ca-file=~/ca.pem").platform
+    assert (platform.in_use, platform.readiness_only, platform.token_variable) == (True, False, "ANDROMEDA_TOKEN")
+    assert platform.token_command == ["program", "an argument"]
+    assert platform.ca_file == Path("/home/somebody/ca.pem")
+    assert not loaded("--platform.url=https://api.test").platform.in_use, "no cluster is named"
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--platform.url=http://api.test"], "platform.url: String should match"),
+        (["--platform.url=https://user:secret@api.test"], "platform.url: String should match"),
+        (["--platform.cluster=../x", *PLATFORM[:2]], "platform.cluster: String should match"),
+        (["--platform.cluster=cl-1"], "platform: Value error, cluster is named, but not the API's address"),
+        (PLATFORM[::2], "platform: Value error, a cluster needs its organization"),
+        (
+            [*PLATFORM, "--platform.refresh-token-file=/r"],
+            "a refresh token needs platform.issuer and",
+        ),
+        (
+            [*PLATFORM, "--platform.token-file=/t", '--platform.token-command=["p"]'],
+            "give one of token_file, token_command and refresh_token_file",
+        ),
+    ],
+    ids=lambda each: each[-1] if isinstance(each, list) else "",
+)
+def test_a_platform_that_cannot_be(flags: list[str], message: str) -> None:
+    assert message in fault(*flags)
+
+
 def test_without_any_there_are_defaults_and_no_login() -> None:
     settings = loaded()
     assert settings.login.missing == ["login.host", "login.user", "login.key_file", "login.known_hosts_file"]

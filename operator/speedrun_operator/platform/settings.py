@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
 
 HTTPS = r"^(https://[A-Za-z0-9.:\[\]_-]+(/[A-Za-z0-9._~/-]*)?)?$"
 ID = r"^([A-Za-z0-9][A-Za-z0-9._-]{0,127})?$"
@@ -64,6 +64,11 @@ class PlatformSettings(BaseModel):
         default=900,
         description="Idle for so long, an event says that an on-demand cluster is billed until it is ended.",
     )
+
+    @field_validator("token_file", "refresh_token_file", "client_secret_file", "ca_file")
+    @classmethod
+    def _home(cls, value: Path | None) -> Path | None:
+        return value.expanduser() if value is not None else None
 
     @property
     def in_use(self) -> bool:

@@ -13,6 +13,7 @@ from unit.builders import REPLAY, resource, situation
 UNKNOWN = {"recipe": {"name": "nobody-has-it"}}
 INVALID = {"recipe": {"name": "replay"}, "target": 0}
 NO_LOGIN = Waiting("LoginNotConfigured", "set login.host")
+NO_SLURM = Waiting("SchedulerNotSunk", "use another cluster", permanent=True)
 
 
 @pytest.mark.parametrize(
@@ -24,6 +25,7 @@ NO_LOGIN = Waiting("LoginNotConfigured", "set login.host")
         pytest.param(
             UNKNOWN, NO_LOGIN, False, True, "UnknownRecipe", id="and that is said before anything to wait for"
         ),
+        pytest.param(REPLAY, NO_SLURM, False, True, "SchedulerNotSunk", id="a cluster that is never the right one"),
         pytest.param(INVALID, None, False, True, "InvalidSpec", id="a spec that does not validate"),
         pytest.param({}, NO_LOGIN, False, True, "InvalidSpec", id="an empty spec"),
     ],
