@@ -115,10 +115,10 @@ def test_a_token_runs_out_in_the_middle_of_a_run(
         lambda: [message for _, reason, message in runs.events("one") if reason == "TokenExpires"],
     )
     assert re.search(r"runs out at \d{4}-.*Z: renew it where it comes from; no restart is needed", told[0])
-    until("the API refuses it", lambda: any(each.status == 401 for each in outside.platform.seen))
-    assert runs.status("one")["phase"] == "Training"
-    left = operator.health()["platform_token_expires_seconds"]
-    assert isinstance(left, float) and left <= 0, "the figure says so, too"
+    until("its figure", lambda: float(str(operator.health()["platform_token_expires_seconds"])) <= 0)
+    before = len(outside.platform.seen)
+    until("the API refuses it", lambda: any(each.status == 401 for each in outside.platform.seen[before:]))
+    assert runs.status("one")["phase"] in ("Training", "Succeeded"), "the run goes on without it"
 
     before = len(outside.platform.seen)
     outside.sign_in()
