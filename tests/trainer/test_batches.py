@@ -149,7 +149,7 @@ def test_a_run_that_the_shards_cannot_feed_is_refused_before_it_starts(stream: T
 
 
 def test_a_short_last_shard_is_joined_on(stream: TokenStream) -> None:
-    """No more shards are looked at than the run needs, and the short one is used when it is needed."""
+    """BR-090: no more shards are looked at than the run needs, and the short one is used when it is needed."""
     assert plan(stream, [Portion(UNITS, 50, 60)]).starts[-1] < stream.starts[1]
     longest_run = max(n for n in range(1, 12) if fits(stream, n))
     assert plan(stream, [Portion(longest_run * UNITS, 50, 60)]).starts[-1] >= stream.starts[2]
@@ -199,8 +199,8 @@ def test_what_is_made_ahead_can_be_given_up() -> None:
     assert not ahead._thread.is_alive()
 
 
-def test_the_same_shard_for_every_number_of_shards() -> None:
-    """More shards on disk change neither validation nor the tokens of the first steps."""
+def test_more_shards_than_are_needed_change_nothing() -> None:
+    """BR-091: more shards on disk do not change the tokens of the first steps."""
     with TemporaryDirectory() as few, TemporaryDirectory() as many:
         shards = [documents_of(*[37] * 50) for _ in range(4)]
         small, large = stream_of(Path(few), *shards[:2]), stream_of(Path(many), *shards)

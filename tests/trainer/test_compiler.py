@@ -54,7 +54,7 @@ def as_nobody(folder: Path, *environment: str) -> list[str]:
 def test_a_user_without_a_name_has_folders_to_compile_in(
     readable: Path, processes: Processes, environment: list[str]
 ) -> None:
-    """By the function with which torch finds its own, which fails for such a user unless it is told."""
+    """BR-084: by the function with which torch finds its own, which fails for such a user unless it is told."""
     code, out, err = processes.run([*as_nobody(readable, *environment), "-c", FOLDERS])
     assert code == 0, err
     assert out.splitlines() == [f"{tempfile.gettempdir()}/speedrun-compiler-{NOBODY}/inductor"] * 2

@@ -66,7 +66,7 @@ DAMAGED = {
     "an error page": (b"<!DOCTYPE html>".ljust(2000), r"magic \d+, expected 20240520"),
     "another version": (header(20240520, 2, 1000) + bytes(2000), "version 2 of the format, expected 1"),
     "tokens of 4 bytes": (header(20240520, 1, 1000) + bytes(4000), "1000 tokens, 2000 bytes, but 4000 bytes follow"),
-    "truncated": (header(20240520, 1, 100_000) + bytes(120_000), "100000 tokens, 200000 bytes, but 120000 bytes"),
+    "truncated": (header(20240520, 1, 100_000) + bytes(120_000), r"claims 100000 tokens, .* \(60000 tokens\)"),
     "a byte short": (header(20240520, 1, 1000) + bytes(1999), "1000 tokens, 2000 bytes, but 1999 bytes"),
     "ten bytes too long": (header(20240520, 1, 1000) + bytes(2010), "1000 tokens, 2000 bytes, but 2010 bytes"),
     "negative count": (header(20240520, 1, -1) + bytes(2000), "claims -1 tokens, expected at least 1"),
@@ -76,6 +76,7 @@ DAMAGED = {
 
 @pytest.mark.parametrize("name", DAMAGED)
 def test_damaged_shard_is_refused(tmp_path: Path, name: str) -> None:
+    """BR-088, BR-089: another tokenizer's magic, tokens of 4 bytes, a page of HTML, and every wrong length."""
     content, message = DAMAGED[name]
     path = tmp_path / "fineweb_train_000001.bin"
     path.write_bytes(content)
@@ -117,6 +118,7 @@ def fill(folder: Path, *names: str) -> None:
 
 
 def test_dataset_is_found_by_name_among_strays(tmp_path: Path) -> None:
+    """BR-091: validation is not the last file of the folder, and partial files are no shards."""
     fill(tmp_path, "fineweb_val_000000.bin", *(f"fineweb_train_{number:06d}.bin" for number in range(1, 12)))
     for stray in ("zzz.bin.tmp", ".fineweb_train_000005.bin.incomplete", "train_10.bin", "fineweb_train_12.bin"):
         (tmp_path / stray).write_text("half of something")

@@ -177,7 +177,7 @@ def test_a_full_disk_is_told(hub: Hub, tmp_path: Path, capsys: pytest.CaptureFix
 
 
 def test_downloaders_at_once_fetch_everything_once(hub: Hub, tmp_path: Path, processes: Processes) -> None:
-    """And one that is killed in the middle of it leaves no partial file under a final name, and no lock."""
+    """BR-097: and one that is killed in the middle leaves no partial file under a final name, and no lock."""
     command = [
         sys.executable,
         "-m",

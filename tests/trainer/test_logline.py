@@ -18,6 +18,7 @@ def test_lines_are_the_golden_ones() -> None:
         logline.SEPARATOR,
         logline.entropy(1.9688238889, source="order-2 Markov source, 16 tokens, seed 1", margin=0.05),
         logline.model("gpt2-small", parameters=278_102_076, steps=2700, tokens=707_788_800, seed=0),
+        logline.data(shards=9, last="fineweb_train_000009.bin", read=880_000_000, trained=707_788_800),
         logline.attention("sdpa", "on a CPU"),
         logline.compiling("nothing to compile on a CPU; 3 steps"),
         logline.RESETTING,

@@ -37,14 +37,15 @@ def test_lines_of_a_run_in_order(smoke_data: Path, capsys: pytest.CaptureFixture
     assert lines[0].startswith("Running Python 3.")
     assert re.fullmatch(r"Running PyTorch \S+ compiled for CUDA (None|[\d.]+)", lines[1])
     start = lines.index("=" * 100)
-    assert lines[start + 1 : start + 6] == [
+    assert lines[start + 1 : start + 7] == [
         "entropy:1.9605 nats (order-2 Markov source, 16 tokens, seed 1) + margin:0.0500 nats = target:2.0105 nats",
         "Model smoke: 101,386 parameters, 5 steps, 5,120 tokens, seed 0",
+        "Data: 5,120 tokens from 7,426 of 1 shards up to markov_train_000001.bin, 31.1 % dropped",
         "Attention by sdpa (on a CPU)",
         "Compiling model and warming up (nothing to compile on a CPU; 3 steps of each of 1 stages)",
         "Resetting Model",
     ]
-    steps = [STEP.fullmatch(line) for line in lines[start + 6 : -1]]
+    steps = [STEP.fullmatch(line) for line in lines[start + 7 : -1]]
     assert all(steps)
     kinds = [f"{match[1]} {'val' if match[3] else 'train'}" for match in steps if match]
     assert kinds == ["0 val", "1 train", "2 train", "2 val", "3 train", "4 train", "4 val", "5 train", "5 val"]

@@ -25,6 +25,12 @@ def model(preset: str, *, parameters: int, steps: int, tokens: int, seed: int) -
     return f"Model {preset}: {parameters:,} parameters, {steps:,} steps, {tokens:,} tokens, seed {seed}"
 
 
+def data(*, shards: int, last: str, read: int, trained: int) -> str:
+    """What of the training shards the run reads; what it drops of that are ends of documents."""
+    dropped = 100 * (1 - trained / read)
+    return f"Data: {trained:,} tokens from {read:,} of {shards} shards up to {last}, {dropped:.1f} % dropped"
+
+
 def attention(kernel: str, why: str) -> str:
     return f"Attention by {kernel} ({why})"
 

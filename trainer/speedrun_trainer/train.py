@@ -135,6 +135,9 @@ def run(options: Namespace, ranks: Ranks, stop: Stop) -> int:
     parameters = sum(parameter.numel() for parameter in model.parameters())
     tokens = schedule.tokens_before(preset.steps)
     print0(logline.model(options.preset_name, parameters=parameters, steps=preset.steps, tokens=tokens, seed=seed))
+    read = int(train_units.starts[-1] + train_units.lengths[-1])
+    shards = int((train.starts < read).sum())
+    print0(logline.data(shards=shards, last=train.paths[shards - 1].name, read=read, trained=tokens))
     print0(logline.attention(kernel.name, kernel.why))
     forward = model
     if compiled:
