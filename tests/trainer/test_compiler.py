@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from conftest import REPOSITORY, Processes
+from speedrun_trainer.launch import compiler_caches
 
 NOBODY = "12345"
 FOLDERS = """
@@ -58,6 +59,21 @@ def test_a_user_without_a_name_has_folders_to_compile_in(
     code, out, err = processes.run([*as_nobody(readable, *environment), "-c", FOLDERS])
     assert code == 0, err
     assert out.splitlines() == [f"{tempfile.gettempdir()}/speedrun-compiler-{NOBODY}/inductor"] * 2
+
+
+def test_a_folder_that_another_user_made_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "USER"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    planted = tmp_path / f"speedrun-compiler-{os.getuid()}"
+    planted.mkdir()
+    os.chown(planted, int(NOBODY), int(NOBODY))
+    compiler_caches()
+    folder = Path(os.environ["TORCHINDUCTOR_CACHE_DIR"])
+    assert folder.is_dir() and planted not in folder.parents
+    assert not list(planted.iterdir())
+    for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "USER"):
+        monkeypatch.setenv(name, os.environ.pop(name))
 
 
 @pytest.mark.full

@@ -6,9 +6,11 @@ Without torchrun the process is alone and needs no network at all.
 import os
 import signal
 import socket
+import stat
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -98,12 +100,17 @@ def compiler_caches() -> None:
     """Name folders that the compiler can write to, unless the environment names some.
 
     torch names its own after the user, and fails where a container's user has no name; Triton's lie below HOME, which
-    may be read-only.
+    may be read-only. What lies in them is run, so a folder that others could have filled is not taken.
     """
     folder = Path(tempfile.gettempdir()) / f"speedrun-compiler-{os.getuid()}"
+    with suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o022:
+        folder = Path(tempfile.mkdtemp(prefix="speedrun-compiler-"))
     for variable, name in (("TORCHINDUCTOR_CACHE_DIR", "inductor"), ("TRITON_CACHE_DIR", "triton")):
         if not os.environ.get(variable):
-            (folder / name).mkdir(parents=True, exist_ok=True, mode=0o700)
+            (folder / name).mkdir(exist_ok=True)
             os.environ[variable] = str(folder / name)
     os.environ.setdefault("USER", f"uid{os.getuid()}")
 
