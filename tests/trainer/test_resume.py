@@ -57,6 +57,7 @@ def test_sigterm_saves_where_that_was_asked_for(smoke_data: Path, tmp_path: Path
     assert list(losses(tmp_path / "metrics.jsonl")) == list(range(1, 81)), "no step twice, none left out"
 
 
+@pytest.mark.full
 def test_two_processes_go_on_where_one_stopped(smoke_data: Path, tmp_path: Path, processes: Processes) -> None:
     options = ["--data", str(smoke_data), *SHORT, "--steps", "12"]
     kept = ["--checkpoint", str(tmp_path / "kept"), "--save-every", "8"]

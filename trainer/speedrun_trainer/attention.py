@@ -90,7 +90,7 @@ def varlen(q: Tensor, k: Tensor, v: Tensor, boundaries: Tensor, longest: int, wi
 def sdpa(q: Tensor, k: Tensor, v: Tensor, boundaries: Tensor, longest: int, window: int, scale: float) -> Tensor:
     lengths = [length for length in boundaries.diff().tolist() if length]
     pieces = []
-    for parts in zip(q.split(lengths), k.split(lengths), v.split(lengths), strict=True):
+    for parts in zip(*(torch.split(x, lengths) for x in (q, k, v)), strict=True):
         q1, k1, v1 = (part.transpose(0, 1).unsqueeze(0) for part in parts)  # (1, heads, length, head_width)
         length = q1.size(2)
         if length - 1 <= window:

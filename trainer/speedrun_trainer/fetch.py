@@ -164,9 +164,10 @@ def only_one(folder: Path, say: Say) -> Iterator[None]:
 
 def ask(repository: str, name: str) -> Known:
     from huggingface_hub import HfApi
+    from huggingface_hub.hf_api import RepoFile
 
     found = HfApi().get_paths_info(repository, [name], repo_type="dataset")
-    if not found:
+    if not found or not isinstance(found[0], RepoFile):
         raise DataError(f"{name}: the dataset {repository} has no such file")
     return Known(size=found[0].size, sha256=found[0].lfs.sha256 if found[0].lfs else None)
 

@@ -5,7 +5,7 @@ attention.py chose it: importing the package takes seconds.
 """
 
 import torch
-from flash_attn.cute.interface import _flash_attn_bwd, _flash_attn_fwd
+from flash_attn.cute.interface import _flash_attn_bwd, _flash_attn_fwd  # type: ignore[import-not-found]
 from torch import Tensor
 
 

@@ -18,7 +18,7 @@ along the first dimension. Parameters are float32; the products are in `dtype`.
 """
 
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
@@ -80,8 +80,8 @@ class ModelConfig:
         """The same model without one of IDEAS."""
         if idea not in IDEAS:
             raise ValueError(f"no idea is called {idea!r}; there are: {', '.join(IDEAS)}")
-        off = {"soft_cap": None, "value_embeddings": 0}.get(idea, False)
-        return replace(self, **{idea: off})
+        off: dict[str, Any] = {idea: {"soft_cap": None, "value_embeddings": 0}.get(idea, False)}
+        return replace(self, **off)
 
     def value_table(self, layer: int) -> int | None:
         """Which value embedding a layer has."""

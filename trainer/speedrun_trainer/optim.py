@@ -54,7 +54,8 @@ def orthogonalize(matrices: Tensor, dtype: torch.dtype) -> Tensor:
     for a, b, c in POLAR_EXPRESS:
         gram = x @ x.mT
         x = a * x + (b * gram + c * (gram @ gram)) @ x
-    return x.mT if tall else x
+    result: Tensor = x.mT if tall else x
+    return result
 
 
 def muon(
@@ -83,4 +84,5 @@ def normalize_rows(update: Tensor, square: Tensor, second: float) -> Tensor:
     square.lerp_(update.square().mean(dim=-1, keepdim=True), 1 - second)
     scaled = update / (square.sqrt() + EPSILON)
     norm = torch.linalg.matrix_norm(update, keepdim=True)
-    return scaled * (norm / (torch.linalg.matrix_norm(scaled, keepdim=True) + EPSILON))
+    kept: Tensor = scaled * (norm / (torch.linalg.matrix_norm(scaled, keepdim=True) + EPSILON))
+    return kept

@@ -41,12 +41,12 @@ def gpt2_vocabulary(folder: Path) -> Vocabulary:
         raise DataError(
             "GPT-2's vocabulary needs the package tiktoken: pip install 'speedrun-operator[text]'"
         ) from error
-    files = {"encoder_json_file": folder / "encoder.json", "vocab_bpe_file": folder / "vocab.bpe"}
-    for path in files.values():
+    encoder, pairs = folder / "encoder.json", folder / "vocab.bpe"
+    for path in (encoder, pairs):
         if not path.is_file():
             raise DataError(f"{path}: is missing; GPT-2's vocabulary is encoder.json and vocab.bpe")
     try:
-        ranks = data_gym_to_mergeable_bpe_ranks(**{name: str(path) for name, path in files.items()})
+        ranks = data_gym_to_mergeable_bpe_ranks(vocab_bpe_file=str(pairs), encoder_json_file=str(encoder))
     except Exception as error:  # a broken file shows as any of a dozen kinds
         raise DataError(f"{folder}: encoder.json and vocab.bpe do not fit together ({error!r})") from error
     if len(ranks) != GPT2_VOCABULARY - 1:

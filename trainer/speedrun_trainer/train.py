@@ -23,7 +23,7 @@ import os
 import sys
 from argparse import Namespace
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from importlib import metadata
 from time import perf_counter
@@ -139,7 +139,7 @@ def run(options: Namespace, ranks: Ranks, stop: Stop) -> int:
     shards = int((train.starts < read).sum())
     print0(logline.data(shards=shards, last=train.paths[shards - 1].name, read=read, trained=tokens))
     print0(logline.attention(kernel.name, kernel.why))
-    forward = model
+    forward: Callable[..., Tensor] = model
     if compiled:
         torch._dynamo.config.recompile_limit = 64  # each stage's shapes and windows are compiled once, in both modes
         forward = torch.compile(model, dynamic=False, fullgraph=kernel.name != "sdpa")
@@ -147,8 +147,7 @@ def run(options: Namespace, ranks: Ranks, stop: Stop) -> int:
     def loss_of(batch: list[Tensor], longest: int, stage: Stage) -> Tensor:
         """Summed over the batch."""
         on_device = (part.to(device, non_blocking=True) for part in batch)
-        loss: Tensor = forward(*on_device, longest, (stage.short_window, stage.long_window))
-        return loss
+        return forward(*on_device, longest, (stage.short_window, stage.long_window))
 
     def train_step(step: int, batches: Iterator[list[Tensor]]) -> Tensor:
         """One update, from everybody's batches. Returns the sums over all ranks of loss and of wishes to stop."""
@@ -156,7 +155,7 @@ def run(options: Namespace, ranks: Ranks, stop: Stop) -> int:
         sums = torch.zeros(2, device=device)
         for _ in range(UNITS // ranks.world // share.at_once(UNITS, stage.unit_tokens)):
             loss = loss_of(next(batches), stage.longest, stage) / stage.batch_tokens  # the parts add up to the mean
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
             sums[0] += loss.detach()
         sums[1] += float(stop.asked)
         optimizer.step(rate=preset.learning_rate * schedule.rate(step), momentum=schedule.momentum(step))
@@ -182,7 +181,8 @@ def run(options: Namespace, ranks: Ranks, stop: Stop) -> int:
         for batch in batches:
             total += loss_of(batch, preset.val_unit, stage)
         ranks.add_up([total])
-        return total.item() / preset.val_tokens
+        mean: float = total.item() / preset.val_tokens
+        return mean
 
     # -----------------------------------------------------------------------
     # Compiling and warm-up: first steps are slow, and outside the clock. Then everything is as if they had not been
