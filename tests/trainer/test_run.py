@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from speedrun_trainer.model import IDEAS
-from speedrun_trainer.presets import PRESETS
+from speedrun_trainer.presets import IDEAS, PRESETS
 from speedrun_trainer.shards import MAKE
 from speedrun_trainer.source import MarkovSource
 from speedrun_trainer.train import main

@@ -74,6 +74,16 @@ def test_every_step_belongs_to_one_stage(steps: int) -> None:
     assert all(schedule.first_steps()[first] == schedule.stage(first) for first in schedule.first_steps())
 
 
+def test_ideas_of_optimizer_and_schedule_can_be_left_out() -> None:
+    preset = PRESETS["gpt2-small"]
+    kinds = {name: rule.kind for name, rule in preset.without("normuon").rules.items()}
+    assert kinds["mlp_bank"] == kinds["attention_bank"] == "muon" and kinds["head"] == "adam"
+    assert preset.rules["mlp_bank"].kind == "normuon"
+    [stage] = preset.without("stages").stages
+    assert stage == preset.stages[-1]
+    assert Schedule(2700, (stage,)).tokens_before(2700) == 2700 * 393_216
+
+
 @pytest.mark.parametrize("preset", PRESETS.values(), ids=PRESETS)
 def test_presets_fit_together(preset) -> None:  # type: ignore[no-untyped-def]
     """Units of whole tokens, windows that grow, documents that the rotary table covers."""

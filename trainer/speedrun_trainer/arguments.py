@@ -7,9 +7,8 @@ from pathlib import Path
 
 from speedrun_trainer.attention import NAMES
 from speedrun_trainer.data import UNITS
-from speedrun_trainer.model import IDEAS
 from speedrun_trainer.parsers import DEFAULT_FOLDER, LARGEST_RATE, Parser, number, whole
-from speedrun_trainer.presets import PRESETS
+from speedrun_trainer.presets import IDEAS, PRESETS
 
 
 def of_presets(field: str) -> str:
@@ -67,7 +66,7 @@ def parse_train(arguments: Sequence[str] | None, *, description: str) -> argpars
     }
     preset = replace(preset, **{name: value for name, value in given.items() if value is not None})
     for idea in options.without:
-        preset = replace(preset, model=preset.model.without(idea))
+        preset = preset.without(idea)
     portion = UNITS * preset.val_unit
     if preset.val_tokens % portion:
         parser.error(f"--val-tokens {preset.val_tokens} is not a multiple of {portion}")

@@ -1,10 +1,14 @@
 """What can be trained: model, schedule and rates of each preset, as data. Command-line options change parts of it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
+from speedrun_trainer import model
 from speedrun_trainer.model import ModelConfig
 from speedrun_trainer.schedule import Stage
 from speedrun_trainer.sharding import Rule
+
+IDEAS = (*model.IDEAS, "normuon", "stages")  # the last two: of the optimizer (optim.py) and of the schedule
 
 
 @dataclass(frozen=True)
@@ -25,6 +29,15 @@ class Preset:
     val_every: int
     most_tokens: int  # through the model at once, of one process
     token_bytes: int  # of GPU memory that a token takes on its way through the model and back; measured on an H200
+
+    def without(self, idea: str) -> Self:
+        """The same run without one of IDEAS: plain Muon, or the last stage's batch and windows from the start."""
+        if idea == "normuon":
+            plain = {name: replace(rule, kind="muon") for name, rule in self.rules.items() if rule.kind == "normuon"}
+            return replace(self, rules=self.rules | plain)
+        if idea == "stages":
+            return replace(self, stages=self.stages[-1:])
+        return replace(self, model=self.model.without(idea))
 
 
 SMOKE = Preset(
