@@ -194,11 +194,12 @@ def test_weights_are_written_as_safetensors(
     assert [child.name for child in tmp_path.iterdir()] == [path.name]
 
 
+@pytest.mark.parametrize(("option", "name"), [("--metrics", "m.jsonl"), ("--weights", "w"), ("--checkpoint", "c")])
 def test_an_output_that_cannot_be_written_is_told_before_training(
-    smoke_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    smoke_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str, name: str
 ) -> None:
     (tmp_path / "file").touch()
-    code, lines, err = train(capsys, smoke_data, *SHORT, "--metrics", str(tmp_path / "file" / "metrics.jsonl"))
+    code, lines, err = train(capsys, smoke_data, *SHORT, option, str(tmp_path / "file" / name))
     assert code == 6 and str(tmp_path / "file") in err
     assert "Resetting Model" not in lines
 

@@ -6,6 +6,7 @@ processes; on the same device and number of processes it goes on bit for bit (on
 
 import json
 import os
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +31,13 @@ class Place:
 
     step: int
     train_time: float
+
+
+def require_writable(folder: Path) -> None:
+    """Make the folder and write into it, so that it does not fail after hours. Raises OSError."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=folder):
+        pass
 
 
 def save(folder: Path, place: Place, model: nn.Module, optimizer: Optimizer, facts: Mapping[str, Any]) -> None:

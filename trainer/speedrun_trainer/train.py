@@ -191,6 +191,8 @@ def run(options: Namespace, ranks: Ranks, stop: Stop) -> int:
     print0(logline.compiling(how if compiled else f"nothing to compile on a CPU; {how}"))
     weights = {name: parameter.detach().cpu().clone() for name, parameter in model.named_parameters()}
     metrics = Metrics(options.metrics if ranks.rank == 0 else None)
+    for folder in filter(None, (options.checkpoint, options.weights and options.weights.parent)):
+        checkpoint.require_writable(folder)
     metrics.write(parameters=parameters, attention=kernel.name, world=ranks.world, device=name or "cpu")
     for first, stage in schedule.first_steps().items():
         began = perf_counter()
@@ -234,7 +236,7 @@ def run(options: Namespace, ranks: Ranks, stop: Stop) -> int:
         last = step == preset.steps
         due = last or bool(preset.val_every and step % preset.val_every == 0)
         save_due = bool(options.save_every and step > start and step % options.save_every == 0)
-        while len(waiting) > (1 if gpu and not due and not save_due and not diverged else 0):
+        while len(waiting) > (1 if gpu and not (due or save_due or diverged or stopped) else 0):
             of, sums = waiting.popleft()
             loss, wishes = sums.tolist()
             diverged, stopped = diverged or not math.isfinite(loss), stopped or wishes > 0
