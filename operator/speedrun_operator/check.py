@@ -40,6 +40,8 @@ RIGHTS = [
     (GROUP, PLURAL, "", ("get", "list", "watch", "patch", "delete")),
     (GROUP, PLURAL, "status", ("patch",)),
     ("", "events", "", ("create", "patch")),
+    ("", "secrets", "", ("get",)),
+    ("", "configmaps", "", ("get",)),
 ]
 
 

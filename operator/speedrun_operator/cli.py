@@ -189,6 +189,8 @@ def _print_plan(identity: Identity, planned: RunPlan, settings: Settings) -> Non
     print("".join(f"#   {line}\n" for line in yaml.safe_dump(summary, sort_keys=False).splitlines()), end="")
     if planned.gpu_count and not planned.partition:
         print("# The partition is chosen when it is submitted, by the GPUs that the cluster has.")
+    if planned.source and not planned.source.commit:
+        print("# The code is looked up when the Speedrun is admitted; the script then has the commit.")
     print(f"# sbatch {arguments}")
     print(script.render(planned, identity, 0, settings.slurm.root, settings.slurm.python), end="")
 

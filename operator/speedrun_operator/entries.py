@@ -13,8 +13,8 @@ from speedrun_operator.api.resource import Resource
 from speedrun_operator.backends.base import AllocationRef
 from speedrun_operator.clock import SYSTEM, Clock
 from speedrun_operator.lifecycle.situation import Policy, Waiting
-from speedrun_operator.planning import Refusal, RunPlan, Site, plan
-from speedrun_operator.policy import Rules, forbidden
+from speedrun_operator.planning import Site
+from speedrun_operator.policy import Rules, asked_code, forbidden
 from speedrun_operator.recipes.recipe import Recipe
 
 CANCEL_AGAIN = 20.0
@@ -40,12 +40,8 @@ class Setup:
         """What keeps this resource's allocations from being submitted, as long as the operator's settings are these."""
         if self.waiting is not None or resource.spec is None:
             return self.waiting
-        later = forbidden(self.rules, resource.identity, resource.spec)
+        later = forbidden(self.rules, resource.identity, resource.spec, asked_code(resource.spec))
         return Waiting(later.reason, later.message) if later is not None else None
-
-    def plan(self, resource: Resource) -> RunPlan | Refusal | None:
-        """The resource's plan; None where its spec does not validate."""
-        return plan(resource.spec, self.recipes, self.site) if resource.spec is not None else None
 
     def refs(self, resource: Resource, *, all_: bool = False) -> list[AllocationRef]:
         """The resource's allocations as a backend is asked about them; those that ended, too, if `all_`."""

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from speedrun_operator.api.resource import Resource
 from speedrun_operator.api.status import Status
 from speedrun_operator.backends.base import AllocationRef, Backend, Snapshot
 from speedrun_operator.entries import DEFAULT_FORMAT, Entry, Setup
-from speedrun_operator.lifecycle.observation import Accepted, Outcome, Unknown
-from speedrun_operator.lifecycle.situation import Submit
+from speedrun_operator.lifecycle.observation import Accepted, Busy, Outcome, Unknown
+from speedrun_operator.lifecycle.situation import Submit, Waiting
+from speedrun_operator.planner import Planner
 from speedrun_operator.planning import FIRST_ARM, RunPlan
 
 logger = logging.getLogger(__name__)
@@ -20,8 +22,9 @@ logger = logging.getLogger(__name__)
 class Jobs:
     """See the module. Counts are since the start."""
 
-    def __init__(self, backend: Backend, setup: Setup) -> None:
+    def __init__(self, backend: Backend, setup: Setup, planner: Planner) -> None:
         self._backend = backend
+        self._planner = planner
         self._setup = setup
         self.submissions = 0
         self.cancellations = 0
@@ -37,6 +40,11 @@ class Jobs:
     async def submit(self, resource: Resource, submits: Sequence[Submit], plan_: RunPlan) -> dict[int, Outcome]:
         """The outcomes by allocation. What is submitted stands in the status that `resource` was read with."""
         tried = [each.allocation for each in submits]
+        sealed = await self._planner.sealed(resource, plan_)
+        if isinstance(sealed, Waiting):
+            logger.warning("%s: not submitted: %s: %s", resource.identity, sealed.reason, sealed.message)
+            return dict.fromkeys(tried, Busy(sealed.reason, sealed.message))
+        plan_ = replace(plan_, sealed=sealed)
         answers = await asyncio.gather(*(self._submit(resource, number, plan_) for number in tried))
         return dict(zip(tried, answers, strict=True))
 

@@ -1,4 +1,4 @@
-"""spec + recipe + site facts → RunPlan. Pure.
+"""spec + recipe + site facts + resolved source → RunPlan. Pure.
 
 A plan is everything that a backend needs to render a job, resolved and checked: no default is looked up later. What
 cannot be planned is a Refusal, which names the field and says what to change.
@@ -9,20 +9,24 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 
 from speedrun_operator.api.phases import Reason
 from speedrun_operator.api.spec import SlurmOptions, Spec
 from speedrun_operator.api.status import PlanSummary
 from speedrun_operator.recipes.recipe import Container, Parameter, Recipe, Step
+from speedrun_operator.sealed.sealed import Sealed
+from speedrun_operator.source.resolved import Source, is_commit, wanted
 
 FIRST_ARM = "A"
 RESERVED = ("SPEEDRUN_", "PARAM_", "SLURM_")
 READ_ONLY = frozenset({"BASHOPTS", "BASH_VERSINFO", "EUID", "PPID", "SHELLOPTS", "UID"})
 # Variables of the batch script itself, which a run's own must not change.
 OF_THE_SCRIPT = frozenset({
-    "base_image", "child", "code", "commit", "failed", "image", "ledger", "owner", "repository", "root", "runs",
+    "base_image", "child", "code", "commit", "failed", "git_limit", "git_options", "git_secret", "git_ssh", "image",
+    "kind", "ledger", "name", "owner", "patch_hash", "pathspec", "registry_netrc", "registry_user", "repository",
+    "root", "runs", "skip", "source_content", "source_path", "value",
 })  # fmt: skip
 EACH_RUN = "$(RUN)"
 
@@ -69,9 +73,10 @@ class PlannedRun:
 class RunPlan:
     """One allocation's work, resolved. `time_limit_minutes` is wall time; memory is in MiB.
 
-    `parameters` and `environment` are as they were written; `runs` has them for each run. `gpu_types`: those that the
-    recipe and the spec allow, the best first; none: any. `driver`: the oldest major version of NVIDIA's that will do.
-    `usable_nodes`: how many nodes can run it, as far as that is known.
+    `parameters` and `env` are as they were written; `runs` has them for each run. `gpu_types`: those that the recipe
+    and the spec allow, the best first; none: any. `driver`: the oldest major version of NVIDIA's that will do.
+    `usable_nodes`: how many nodes can run it, as far as that is known. `secret_env` are the names of variables whose
+    values go another way than the script: in `sealed`, which is there only while it is submitted.
     """
 
     recipe: str
@@ -88,8 +93,7 @@ class RunPlan:
     gpu_types: tuple[str, ...]
     driver: int | None
     slurm: SlurmOptions
-    repository: str | None
-    commit: str | None
+    source: Source | None
     package: str | None
     cached_paths: tuple[str, ...]
     container: Container | None
@@ -99,8 +103,19 @@ class RunPlan:
     stall_seconds: int
     declared: Mapping[str, Parameter]
     env: tuple[tuple[str, str], ...] = ()
+    secret_env: tuple[str, ...] = ()
     usable_nodes: int | None = None
     runs: tuple[PlannedRun, ...] = ()
+    sealed: Sealed = field(default=Sealed(), repr=False, compare=False)
+
+    @property
+    def commit(self) -> str | None:
+        return self.source.commit if self.source else None
+
+    @property
+    def code_key(self) -> str | None:
+        """Names the code by its content; None for a recipe without any of its own."""
+        return self.source.key if self.source else None
 
     def for_runs(
         self, runs: Sequence[tuple[int, str]], time_limit_seconds: int | None = None, avoid: Sequence[str] = ()
@@ -128,6 +143,7 @@ class RunPlan:
         return PlanSummary(
             recipe=self.recipe,
             commit=self.commit,
+            source=self.source.summary() if self.source else None,
             metric=self.metric,
             target=float(self.target),
             gpu_type=self.gpu_type,
@@ -138,8 +154,8 @@ class RunPlan:
         )
 
 
-def plan(spec: Spec, recipes: Mapping[str, Recipe], site: Site) -> RunPlan | Refusal:
-    """Resolve `spec` against its recipe."""
+def plan(spec: Spec, recipes: Mapping[str, Recipe], site: Site, source: Source | None = None) -> RunPlan | Refusal:
+    """Resolve `spec` against its recipe. `source`: what its code came to; None where nobody has looked it up."""
     recipe = recipes.get(spec.recipe.name)
     if recipe is None:
         known = ", ".join(sorted(recipes))
@@ -149,7 +165,10 @@ def plan(spec: Spec, recipes: Mapping[str, Recipe], site: Site) -> RunPlan | Ref
     parameters = _parameters(spec, recipe)
     if isinstance(parameters, Refusal):
         return parameters
-    gpus = _gpus(spec, recipe)
+    if spec.recipe.source and recipe.repository is None:
+        message = f"spec.recipe.source: recipe {recipe.name} has no repository that could be replaced; leave it out"
+        return Refusal(Reason.UNSUPPORTED_SOURCE, message)
+    gpus = _gpus(spec, recipe, source)
     if isinstance(gpus, Refusal):
         return gpus
     gpu_type, gpu_count = gpus
@@ -173,8 +192,7 @@ def plan(spec: Spec, recipes: Mapping[str, Recipe], site: Site) -> RunPlan | Ref
         gpu_types=_gpu_types(spec, recipe, gpu_type),
         driver=recipe.gpus.driver,
         slurm=spec.slurm,
-        repository=recipe.repository,
-        commit=recipe.revision,
+        source=source or _asked_for(spec, recipe),
         package=recipe.package,
         cached_paths=recipe.cached_paths,
         container=recipe.container,
@@ -183,7 +201,8 @@ def plan(spec: Spec, recipes: Mapping[str, Recipe], site: Site) -> RunPlan | Ref
         steps=recipe.steps,
         stall_seconds=recipe.stall_seconds,
         declared=recipe.parameters,
-        env=tuple((each.name, each.value) for each in spec.env),
+        env=tuple((each.name, each.value) for each in spec.env if each.value_from is None),
+        secret_env=tuple(each.name for each in spec.env if each.value_from is not None),
     )
 
 
@@ -191,6 +210,15 @@ def substitute(text: str, run: int, arm: str) -> str:
     """`text` with $(RUN) and $(ARM) replaced; $$(RUN) stays as $(RUN), as in a pod's env."""
     values = {"RUN": str(run), "ARM": arm}
     return re.sub(r"\$(\$?)\((RUN|ARM)\)", lambda found: f"$({found[2]})" if found[1] else values[found[2]], text)
+
+
+def _asked_for(spec: Spec, recipe: Recipe) -> Source | None:
+    """The code as the spec and the recipe name it."""
+    asked = wanted(spec, recipe)
+    if asked is None:
+        return Source(recipe.repository, recipe.revision, recipe.revision) if recipe.repository else None
+    commit = asked.revision if is_commit(asked.revision) else None
+    return Source(asked.repository, asked.revision or None, commit, path=asked.path)
 
 
 def _checked(parameter: Parameter, text: str, run: int, arm: str) -> str:
@@ -255,13 +283,17 @@ def _parameters(spec: Spec, recipe: Recipe) -> tuple[tuple[str, str], ...] | Ref
     return tuple(resolved)
 
 
-def _gpus(spec: Spec, recipe: Recipe) -> tuple[str | None, int] | Refusal:
+def _gpus(spec: Spec, recipe: Recipe, source: Source | None) -> tuple[str | None, int] | Refusal:
     needs = recipe.gpus
-    count = spec.gpus.count if spec.gpus and spec.gpus.count is not None else needs.counts[0]
-    if count not in needs.counts:
-        fits = ", ".join(map(str, sorted(needs.counts)))
+    layout = next((each for each in recipe.layouts if source and each.name == source.layout), None)
+    counts = layout.gpu_counts if layout and layout.gpu_counts else needs.counts
+    count = spec.gpus.count if spec.gpus and spec.gpus.count is not None else counts[0]
+    if count not in counts:
+        fits = ", ".join(map(str, sorted(counts)))
+        code = f" with code of the layout {layout.name!r} ({layout.root} at its root)" if layout else ""
         return Refusal(
-            Reason.UNSUPPORTED_HARDWARE, f"spec.gpus.count: recipe {recipe.name} runs on {fits} GPUs, not on {count}"
+            Reason.UNSUPPORTED_HARDWARE,
+            f"spec.gpus.count: recipe {recipe.name}{code} runs on {fits} GPUs, not on {count}",
         )
     wanted = spec.gpus.type if spec.gpus and spec.gpus.type else None
     if count == 0 and wanted is None:

@@ -40,6 +40,17 @@ class Asked:
     repository: str | None = None
 
 
+def asked_code(spec: Spec) -> tuple[Asked, ...]:
+    """What of `spec` puts other code in the place of the recipe's own."""
+    source = spec.recipe.source
+    if source is None:
+        return ()
+    where = "spec.recipe.source"
+    asked = [Asked(f"{where}.repository", source.repository)] if source.repository else []
+    asked += [Asked(f"{where}.{name}") for name in ("revision", "path", "patch") if getattr(source, name)]
+    return tuple(asked)
+
+
 def forbidden(rules: Rules, identity: Identity, spec: Spec, asked: tuple[Asked, ...] = ()) -> Later | None:
     """Why the site's rules keep a Speedrun waiting, naming the setting that would allow it; None: they do not."""
     if rules.home is not None and identity.namespace == rules.home and not rules.home_allowed:

@@ -19,7 +19,7 @@ from speedrun_operator.api.cluster import ClusterState
 from speedrun_operator.api.names import Identity
 from speedrun_operator.api.phases import AllocationState
 from speedrun_operator.api.resource import Resource
-from speedrun_operator.backends.base import AllocationRef, Backend, Snapshot
+from speedrun_operator.backends.base import AllocationRef, Backend, Snapshot, Sources
 from speedrun_operator.entries import Entry, Setup, lent, newer
 from speedrun_operator.expiry import Expiry
 from speedrun_operator.jobs import Jobs
@@ -27,6 +27,7 @@ from speedrun_operator.kube.client import ApiError, Conflict, Kube, NotFound, Re
 from speedrun_operator.lifecycle.decide import decide, is_finished
 from speedrun_operator.lifecycle.observation import Busy, Observed, Outcome, Unknown
 from speedrun_operator.lifecycle.situation import Situation
+from speedrun_operator.planner import Planner
 from speedrun_operator.planning import RunPlan
 from speedrun_operator.record import Record
 from speedrun_operator.release import Release
@@ -44,7 +45,7 @@ MOST_SLEEP = 3600.0
 class Engine:
     """See the module. `backend` is None where no login is configured; `Setup.waiting` then says so."""
 
-    def __init__(self, *, kube: Kube, backend: Backend | None, setup: Setup) -> None:
+    def __init__(self, *, kube: Kube, backend: Backend | None, setup: Setup, sources: Sources | None = None) -> None:
         self._backend = backend
         self._clock = setup.clock
         self._setup = setup
@@ -55,7 +56,8 @@ class Engine:
         self.ticked = self._clock.monotonic()
         self.polls = 0
         self._record = Record(kube, setup.clock)
-        self._jobs = Jobs(backend, setup) if backend is not None else None
+        self._planner = Planner(kube, sources, setup.recipes, setup.site)
+        self._jobs = Jobs(backend, setup, self._planner) if backend is not None else None
         self._around = Surroundings(backend, setup.clock)
         self._release = Release(kube, self._jobs, setup) if self._jobs is not None else None
 
@@ -250,10 +252,14 @@ class Engine:
                 return True
             if not resource.protected:
                 return True  # Kopf adds the finalizer; its event wakes us
-            plan_, forbidden = self._setup.plan(resource), self._setup.waits(resource)
-            waiting = None
-            if forbidden is None:
-                plan_, waiting = await self._around.placed(resource, plan_)
+            forbidden = self._setup.waits(resource)
+            async with lent(self._slots):
+                planned = await self._planner.plan(resource, look=forbidden is None)
+                plan_, waiting = planned.plan, planned.waiting
+                if forbidden is None and waiting is None:
+                    plan_, waiting = await self._around.placed(resource, plan_)
+            if entry.resource is not resource:
+                continue  # it changed while things were looked up for it
             situation = Situation(
                 resource=resource,
                 plan=plan_,

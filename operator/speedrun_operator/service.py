@@ -21,6 +21,7 @@ from speedrun_operator import __version__
 from speedrun_operator.api.names import CRD_INSTALL, GROUP, VERSION, cluster8
 from speedrun_operator.api.phases import Reason
 from speedrun_operator.backends.slurm.backend import SlurmBackend, SlurmSite
+from speedrun_operator.backends.slurm.sources import SlurmSources
 from speedrun_operator.entries import Setup
 from speedrun_operator.following import follow
 from speedrun_operator.handlers import EngineLink, Watcher
@@ -109,7 +110,8 @@ async def _serve(
     settings: Settings, kube: Kube, held: Access, api: PlatformApi | None, cluster: str, stop: asyncio.Event
 ) -> int:
     backend = slurm_backend(settings, cluster)
-    engine = Engine(kube=kube, backend=backend, setup=_setup(settings, cluster))
+    sources = SlurmSources(backend.login) if backend else None
+    engine = Engine(kube=kube, backend=backend, setup=_setup(settings, cluster), sources=sources)
     health: HealthServer | None = None
     if settings.health_address:
         try:

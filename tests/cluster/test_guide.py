@@ -39,8 +39,10 @@ GIT = f"""\
 #!/bin/bash
 echo "$*" >>~/git-stand-in/asked
 case "$*" in
-"clone --quiet -- {URL} "*) exec cp -r ~/nanogpt/modded-nanogpt "${{@: -1}}" ;;
-"-C "*" checkout --quiet --detach {COMMIT}") exec test -d "$2" ;;
+"init -q code") exec cp -r ~/nanogpt/modded-nanogpt code ;;
+"-C code remote add origin {URL}") exit ;;
+"-C code fetch -q --depth=1 origin {COMMIT}") exit ;;
+"-C code checkout -q --detach {COMMIT}") exec test -d code ;;
 esac
 echo "fatal: the stand-in does not know: $*" >&2
 exit 128

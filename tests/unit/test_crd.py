@@ -170,6 +170,8 @@ def test_what_a_recipe_knows_has_no_default() -> None:
         "spec.backoffLimit": 2,
         "spec.suspend": False,
         "spec.env[].value": "",
+        **dict.fromkeys([f"spec.recipe.source.{name}" for name in ("repository", "revision", "path")], ""),
+        "spec.slurm.registrySecretRef.key": ".dockerconfigjson",
     }
 
 

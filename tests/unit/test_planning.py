@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
 import pytest
 
-from speedrun_operator.api.spec import Spec
+from speedrun_operator.api.phases import Reason
+from speedrun_operator.api.spec import KeyRef, Spec
 from speedrun_operator.planning import Refusal, RunPlan, Site, plan, substitute
 from speedrun_operator.recipes.recipe import Recipe, shipped
+from speedrun_operator.source.resolved import Source, Wanted, wanted
 from unit.builders import SITE
 
 ANY: dict[str, Any] = {
@@ -37,13 +40,102 @@ RECIPES = {
             "parameters": {"tag": {"type": "string", "default": "0", "description": "", "pattern": "[02468]"}},
         }
     ),
+    "hosted": Recipe.model_validate(
+        {
+            **ANY,
+            "name": "hosted",
+            "gpus": {"counts": [8, 1]},
+            "repository": "https://example.com/x",
+            "revision": "a" * 40,
+            "cachedPaths": ["data"],
+            "layouts": [
+                {"name": "new", "root": "new", "gpuCounts": [8]},
+                {"name": "old", "root": "old"},
+            ],
+        }
+    ),
     "cpu": Recipe.model_validate({**ANY, "name": "cpu", "gpus": {"counts": [0]}, "parameters": {}}),
 }
 
 
-def planned(name: str = "any", site: Site = SITE, **spec: Any) -> RunPlan | Refusal:
+def planned(name: str = "any", site: Site = SITE, source: Source | None = None, **spec: Any) -> RunPlan | Refusal:
     recipe = {"name": name, **spec.pop("recipe", {})}
-    return plan(Spec.model_validate({"recipe": recipe, **spec}), RECIPES, site)
+    return plan(Spec.model_validate({"recipe": recipe, **spec}), RECIPES, site, source)
+
+
+REF = {"name": "mine", "key": "it"}
+COMMIT = "a" * 40
+
+
+CODE = Source("https://example.com/me/x", "mine", "1" * 40, patch_hash="2" * 64)
+
+
+def test_the_code_is_the_one_that_was_resolved() -> None:
+    made = fits(planned("hosted", source=CODE))
+    assert made.source == CODE
+    summary = made.summary()
+    assert summary.commit == CODE.commit
+    assert summary.source is not None and Source.of(summary.source) == CODE
+
+
+def test_a_recipe_that_pins_its_commit_needs_no_look_up() -> None:
+    made = fits(planned("hosted"))
+    assert made.source == Source("https://example.com/x", COMMIT, COMMIT)
+    assert wanted(Spec.model_validate({"recipe": {"name": "hosted"}}), RECIPES["hosted"]) is None
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ({"revision": "mine"}, Wanted("https://example.com/x", "mine", roots=("new", "old"))),
+        # Another repository does not have the recipe's own commit.
+        ({"repository": "https://a/b"}, Wanted("https://a/b", "HEAD", roots=("new", "old"))),
+        ({"repository": "https://a/b", "revision": "v1"}, Wanted("https://a/b", "v1", roots=("new", "old"))),
+        ({"path": "~/x"}, Wanted(None, "", "~/x", ("new", "old"), ("data",))),
+        (
+            {"patch": {"configMapRef": REF}, "secretRef": REF},
+            Wanted("https://example.com/x", COMMIT, roots=("new", "old"), patch=KeyRef(**REF), secret=KeyRef(**REF)),
+        ),
+    ],
+)
+def test_what_must_be_looked_up(source: dict[str, Any], expected: Wanted) -> None:
+    spec = Spec.model_validate({"recipe": {"name": "hosted", "source": source}})
+    assert wanted(spec, RECIPES["hosted"]) == expected
+
+
+def test_without_a_look_up_the_plan_shows_what_was_asked_for() -> None:
+    made = fits(planned("hosted", recipe={"source": {"repository": "https://a/b", "revision": "mine"}}))
+    assert made.source == Source("https://a/b", "mine")
+    assert fits(planned("hosted", recipe={"source": {"path": "~/x"}})).source == Source(path="~/x")
+
+
+@pytest.mark.parametrize(
+    ("layout", "count", "fits_on"),
+    [("new", None, 8), ("old", None, 8), ("old", 1, 1), (None, 1, 1), ("new", 8, 8)],
+)
+def test_a_layout_says_how_many_gpus_its_code_takes(layout: str | None, count: int | None, fits_on: int) -> None:
+    spec = {"gpus": {"count": count}} if count else {}
+    assert fits(planned("hosted", source=replace(CODE, layout=layout), **spec)).gpu_count == fits_on
+
+
+def test_a_count_that_the_layout_forbids_is_refused_with_the_layout() -> None:
+    refused = planned("hosted", source=replace(CODE, layout="new"), gpus={"count": 1})
+    assert refused == Refusal(
+        Reason.UNSUPPORTED_HARDWARE,
+        "spec.gpus.count: recipe hosted with code of the layout 'new' (new at its root) runs on 8 GPUs, not on 1",
+    )
+
+
+def test_a_source_for_code_of_our_own_is_refused() -> None:
+    refused = planned("any", recipe={"source": {"revision": "mine"}})
+    assert isinstance(refused, Refusal)
+    assert refused.message.startswith("spec.recipe.source: recipe any has no repository")
+
+
+def test_values_of_secrets_are_no_part_of_the_plan() -> None:
+    env = [{"name": "A", "value": "1"}, {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": REF}}]
+    made = fits(planned(env=env))
+    assert (made.env, made.secret_env) == ((("A", "1"),), ("HF_TOKEN",))
 
 
 def fits(made: RunPlan | Refusal) -> RunPlan:
@@ -187,7 +279,7 @@ def test_partition(name: str, gpus: dict[str, Any] | None, slurm: dict[str, Any]
             "nanogpt",
             {},
             "UnknownRecipe",
-            "spec.recipe.name: no recipe is called 'nanogpt'; there are: any, cpu, even, hopper",
+            "spec.recipe.name: no recipe is called 'nanogpt'; there are: any, cpu, even, hopper, hosted",
         ),
         (
             "any",

@@ -11,7 +11,7 @@ from speedrun_operator.api.phases import Phase
 from speedrun_operator.api.schema import custom_resource_definition
 from speedrun_operator.api.spec import Spec
 from speedrun_operator.backends.memory import Cluster
-from speedrun_operator.policy import Asked, Rules, forbidden, is_listed
+from speedrun_operator.policy import Asked, Rules, asked_code, forbidden, is_listed
 from unit.builders import REPLAY
 from unit.engine_world import running_engine
 
@@ -129,5 +129,27 @@ async def test_what_is_forbidden_waits_and_nothing_is_submitted() -> None:
 def test_every_field_of_a_recipes_reference_is_known_to_the_rules() -> None:
     """A field that names code must become an `Asked`; then it may be added here."""
     spec = custom_resource_definition()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
-    assert set(spec["properties"]["recipe"]["properties"]) == {"name", "parameters"}
+    assert set(spec["properties"]["recipe"]["properties"]) == {"name", "parameters", "source"}
+    source = spec["properties"]["recipe"]["properties"]["source"]["properties"]
+    assert set(source) == {"repository", "revision", "path", "patch", "secretRef"}
     assert "pods" not in spec["properties"]
+
+
+@pytest.mark.parametrize(
+    ("source", "asked"),
+    [
+        (None, ()),
+        ({}, ()),
+        ({"secretRef": {"name": "a", "key": "b"}}, ()),
+        ({"repository": "https://a/b"}, (Asked("spec.recipe.source.repository", "https://a/b"),)),
+        ({"revision": "mine"}, (Asked("spec.recipe.source.revision"),)),
+        ({"path": "/a"}, (Asked("spec.recipe.source.path"),)),
+        (
+            {"repository": "https://a/b", "patch": {"configMapRef": {"name": "a", "key": "b"}}},
+            (Asked("spec.recipe.source.repository", "https://a/b"), Asked("spec.recipe.source.patch")),
+        ),
+    ],
+)
+def test_other_code_than_the_recipes_own_is_foreign(source: dict[str, Any] | None, asked: tuple[Asked, ...]) -> None:
+    spec = Spec.model_validate({"recipe": {"name": "replay", "source": source}})
+    assert asked_code(spec) == asked

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from decimal import Decimal
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from pydantic import (
     BaseModel,
@@ -19,6 +19,7 @@ from pydantic import (
     StrictBool,
     StrictInt,
     StringConstraints,
+    model_validator,
 )
 from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticCustomError
@@ -30,6 +31,16 @@ SLURM_NODE = r"^[A-Za-z0-9_][A-Za-z0-9_.-]*(\[[0-9,-]+\])?$"
 SLURM_CONSTRAINT = r"^[A-Za-z0-9_(\[][A-Za-z0-9_.&|*()\[\]-]*$"
 ENV_NAME = r"^[A-Za-z_][A-Za-z0-9_]*$"
 GPU_TYPE = r"^[A-Za-z0-9][A-Za-z0-9_-]*$"
+OBJECT_NAME = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
+DATA_KEY = r"^[._a-zA-Z0-9][-._a-zA-Z0-9]*$"
+# Only transports that run nothing here (git would take `ext::COMMAND` for a repository, too), without a password.
+_HOST, _URL_PATH = r"[A-Za-z0-9][A-Za-z0-9.-]*", r"[A-Za-z0-9_.~/%+-]+"
+REPOSITORY = (
+    rf"^(https?://{_HOST}(:[0-9]+)?/{_URL_PATH}|ssh://([A-Za-z0-9_.]+@)?{_HOST}(:[0-9]+)?/{_URL_PATH}"
+    rf"|[A-Za-z0-9_.]+@{_HOST}:{_URL_PATH}|/[A-Za-z0-9_/.@+-]+)$"
+)
+REVISION = r"^[A-Za-z0-9_][A-Za-z0-9_+@#=-]*([./][A-Za-z0-9_+@#=-]+)*$"
+SOURCE_PATH = r"^(~/|/)[A-Za-z0-9_./@+ -]*$"
 
 SlurmWord = Annotated[str, StringConstraints(max_length=128, pattern=rf"({SLURM_WORD})|^$")]
 NodeName = Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=SLURM_NODE)]
@@ -57,6 +68,63 @@ class Backend(StrEnum):
     SLURM = "Slurm"
 
 
+class KeyRef(Model):
+    """One key of an object in the Speedrun's own namespace."""
+
+    name: Annotated[str, StringConstraints(min_length=1, max_length=253, pattern=OBJECT_NAME)] = Field(
+        description="Name of the object, in the Speedrun's namespace."
+    )
+    key: Annotated[str, StringConstraints(min_length=1, max_length=253, pattern=DATA_KEY)] = Field(
+        description="Which of its keys."
+    )
+
+
+class RegistryRef(KeyRef):
+    """Credentials of container registries, as `kubectl create secret docker-registry` makes them."""
+
+    key: Annotated[str, StringConstraints(min_length=1, max_length=253, pattern=DATA_KEY)] = Field(
+        default=".dockerconfigjson", description="Which of its keys."
+    )
+
+
+class Patch(Model):
+    """A patch as `git diff` makes it."""
+
+    config_map_ref: KeyRef = Field(description="The ConfigMap that holds it.")
+
+
+class Source(Model):
+    """What is run instead of the recipe's own code. Resolved once, before anything is submitted."""
+
+    repository: Annotated[str, StringConstraints(max_length=1024, pattern=rf"({REPOSITORY})|^$")] = Field(
+        default="",
+        description="A git repository: https://, ssh://, user@host:path, or an absolute path on the cluster's shared "
+        "file system. Empty: the recipe's own.",
+    )
+    revision: Annotated[str, StringConstraints(max_length=255, pattern=rf"({REVISION})|^$")] = Field(
+        default="",
+        description="A commit (40 characters), branch, tag, pull/N/head or refs/... Empty: the recipe's own revision, "
+        "or HEAD of another repository.",
+    )
+    path: Annotated[str, StringConstraints(max_length=1024, pattern=rf"({SOURCE_PATH})|^$")] = Field(
+        default="", description="A checkout on the cluster's shared file system, instead of repository and revision."
+    )
+    patch: Patch | None = Field(default=None, description="Applied to the code before it runs.")
+    secret_ref: KeyRef | None = Field(
+        default=None,
+        description="For a private repository: a Secret with a token (or user:token) for https://, or a private SSH "
+        "key without a passphrase.",
+    )
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        if self.path and (self.repository or self.revision or self.secret_ref):
+            raise ValueError("path excludes repository, revision and secretRef: the checkout is used as it is")
+        if self.secret_ref and self.repository.startswith(("http://", "/")):
+            raise ValueError("secretRef needs a repository of https://, ssh:// or user@host:path")
+        return self
+
+
 class RecipeRef(Model):
     """Which recipe, with which parameters."""
 
@@ -67,6 +135,7 @@ class RecipeRef(Model):
         default_factory=dict,
         description="Values for the recipe's declared parameters: whole numbers, or strings (write 0.003 as '0.003').",
     )
+    source: Source | None = Field(default=None, description="Code to run instead of the recipe's own.")
 
 
 class Gpus(Model):
@@ -100,6 +169,15 @@ class SlurmOptions(Model):
     nice: Annotated[StrictInt, Field(ge=0, le=2147483645)] = Field(
         default=0, description="Lowers the job's priority by this number (sbatch's --nice)."
     )
+    registry_secret_ref: RegistryRef | None = Field(
+        default=None, description="A Secret with credentials of the registry that the container's base image is in."
+    )
+
+
+class EnvSource(Model):
+    """Where a variable's value comes from."""
+
+    secret_key_ref: KeyRef = Field(description="The Secret that holds it.")
 
 
 class EnvVar(Model):
@@ -111,6 +189,15 @@ class EnvVar(Model):
     value: Annotated[str, StringConstraints(max_length=4096, pattern=r"^[^\x00]*$")] = Field(
         default="", description="Its value; $(RUN) and $(ARM) are replaced, $$(RUN) stays."
     )
+    value_from: EnvSource | None = Field(
+        default=None, description="Where the value comes from, instead of `value`; taken as it is."
+    )
+
+    @model_validator(mode="after")
+    def _one(self) -> Self:
+        if self.value and self.value_from:
+            raise ValueError("give either value or valueFrom, not both")
+        return self
 
 
 class Spec(Model):

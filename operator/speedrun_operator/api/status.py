@@ -42,11 +42,25 @@ class Condition(StatusModel):
     last_transition_time: Moment
 
 
+class SourceSummary(StatusModel):
+    """The code that every run of this Speedrun gets: resolved once, and never again for its life."""
+
+    repository: str | None = None
+    revision: str | None = Field(default=None, description="What was asked for.")
+    commit: str | None = Field(default=None, description="The commit that it was at that time, 40 characters.")
+    patch_hash: str | None = Field(default=None, description="SHA-256 of the patch.")
+    path: str | None = Field(default=None, description="The checkout on the shared file system.")
+    content: str | None = Field(default=None, description="What tells the state of that checkout from another.")
+    dirty: bool | None = Field(default=None, description="Whether that checkout differs from its commit.")
+    layout: str | None = Field(default=None, description="Which of the recipe's layouts the code has.")
+
+
 class PlanSummary(StatusModel):
     """The resolved plan: what the recipe's knowledge and the spec came to."""
 
     recipe: str
     commit: str | None = Field(default=None, description="Commit of the code that runs.")
+    source: SourceSummary | None = Field(default=None, description="Where the code comes from.")
     metric: str = Field(default="val_loss", description="What the target is about.")
     target: float | None = Field(default=None, description="The metric's value to reach.")
     gpu_type: str | None = None

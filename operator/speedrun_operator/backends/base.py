@@ -14,6 +14,8 @@ from speedrun_operator.api.names import Identity
 from speedrun_operator.facts import ClusterFacts
 from speedrun_operator.lifecycle.observation import Observed, Outcome, Unknown
 from speedrun_operator.planning import RunPlan
+from speedrun_operator.recipes.recipe import Recipe
+from speedrun_operator.source.resolved import Source, Unresolved, Wanted
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,4 +95,15 @@ class Backend(Protocol):
 
     async def close(self) -> None:
         """Let go of connections."""
+        ...
+
+
+class Sources(Protocol):
+    """Looks a Speedrun's code up, where its runs will get it from."""
+
+    async def resolve(self, wanted: Wanted, recipe: Recipe, secret: bytes) -> Source | Unresolved:
+        """What `wanted` is now, with the recipe's layout that it has. `secret`: for a private repository, or empty.
+
+        The patch is not its business. Never raises for a fault of the place.
+        """
         ...

@@ -65,6 +65,14 @@ class GpuNeeds(RecipeModel):
     driver: int | None = Field(default=None, ge=1, description="Oldest major version of NVIDIA's driver that will do.")
 
 
+class Layout(RecipeModel):
+    """One of the forms that upstream's code has had, known by a file or directory at its root. The first fits."""
+
+    name: str
+    root: str = Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$", description="The entry of the root that only it has.")
+    gpu_counts: tuple[int, ...] = Field(default=(), description="Counts that it runs on; none: those of the recipe.")
+
+
 class Container(RecipeModel):
     """The container that steps with `container: true` run in, built once from a base image."""
 
@@ -99,6 +107,7 @@ class Recipe(RecipeModel):
     stall_seconds: int = Field(default=900, ge=60, description="No new log line for so long is a stall.")
     repository: str | None = None
     revision: str | None = None
+    layouts: tuple[Layout, ...] = ()
     package: str | None = Field(default=None, description="A Python package of ours that goes with the job.")
     cached_paths: tuple[str, ...] = Field(default=(), description="Paths in the code that live in the shared cache.")
     container: Container | None = None

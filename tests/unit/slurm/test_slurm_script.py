@@ -13,15 +13,14 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from speedrun_operator.api.names import Identity
-from speedrun_operator.api.spec import Spec
-from speedrun_operator.backends.slurm.package import pack
 from speedrun_operator.backends.slurm.script import bash_path, image_key, render, sbatch_arguments
-from speedrun_operator.planning import PlannedRun, RunPlan, Site, plan
-from speedrun_operator.recipes.recipe import Container, Stage, Step, shipped
+from speedrun_operator.planning import PlannedRun, RunPlan
+from speedrun_operator.recipes.recipe import Container
+from speedrun_operator.source.resolved import Source
 from testbed.processes import wait_for
+from unit.slurm.compute_node import MINE, Node, step
+from unit.slurm.plans import planned
 
-MINE = Identity("lab", "mine", "0f0e0d0c-1111-2222-3333-444455556666")
 HOSTILE = [
     "'; touch pwned; '",
     "$(touch pwned)",
@@ -38,45 +37,6 @@ HOSTILE = [
     "",
 ]
 TEXT = st.text(alphabet=st.characters(blacklist_characters="\0", blacklist_categories=["Cs"]), max_size=40)
-
-
-def planned(recipe: str = "replay", **spec: Any) -> RunPlan:
-    made = plan(Spec.model_validate({"recipe": {"name": recipe}, **spec}), shipped(), Site("compute-h100"))
-    assert isinstance(made, RunPlan), made
-    return made.for_runs([(0, "A")])
-
-
-def step(text: str, name: str = "only") -> Step:
-    return Step(name=name, stage=Stage.TRAIN, run=text)
-
-
-class Node:
-    """A machine that runs batch scripts as slurmstepd does."""
-
-    def __init__(self, home: Path) -> None:
-        self.home = home
-        self.ledger = Path(MINE.ledger(str(home / "runs"), 0))
-
-    def runs(self, made: RunPlan, *, job: str = "17", root: str = "~/runs") -> subprocess.CompletedProcess[str]:
-        """A job's whole life: its exit code, and what its log holds."""
-        running = self.start(made, job=job, root=root)
-        said, _ = running.communicate(timeout=30)
-        return subprocess.CompletedProcess(["bash"], running.returncode, said, "")
-
-    def start(self, made: RunPlan, *, job: str = "17", root: str = "~/runs") -> subprocess.Popen[str]:
-        """A job that runs: stdout is its log."""
-        Path(MINE.ledger(root.replace("~", str(self.home), 1), 0)).mkdir(parents=True, exist_ok=True)
-        script = self.home / f"job-{job}.sh"
-        script.write_text(render(made, MINE, 0, root, "python3"))
-        return subprocess.Popen(
-            ["bash", script],
-            cwd=self.home,
-            env={"PATH": "/usr/bin:/bin", "HOME": str(self.home), "SLURM_JOB_ID": job},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
 
 
 @pytest.fixture
@@ -116,7 +76,7 @@ def test_hostile_text_stays_text_everywhere(node: Node, text: str) -> None:
 
 @pytest.mark.parametrize("text", HOSTILE[:-1])
 def test_hostile_repositories_and_revisions_are_only_looked_for(node: Node, text: str) -> None:
-    done = node.runs(replace(planned(), repository=text, commit=text, cached_paths=(text,)))
+    done = node.runs(replace(planned(), source=Source(text, commit=text), cached_paths=(text,)))
     assert done.returncode != 0
     assert "stage=code end exit=" in done.stdout
     assert not list(node.home.rglob("pwned"))
@@ -208,8 +168,6 @@ def test_files_are_the_owners_alone(node: Node) -> None:
 
 
 def test_a_package_is_unpacked_where_the_steps_run(node: Node) -> None:
-    node.ledger.mkdir(parents=True)
-    (node.ledger / "package.tar.gz").write_bytes(pack("hypothesis"))
     done = node.runs(replace(planned(), package="hypothesis", steps=(step("ls hypothesis/core.py; pwd"),)))
     assert done.returncode == 0, done.stdout
     assert str(node.ledger / "run-0/code") in done.stdout
@@ -257,7 +215,7 @@ def test_each_option_is_one_argument(slurm: Mapping[str, Any], argument: str) ->
 
 
 def test_all_fields_of_the_spec_are_told() -> None:
-    fields = {name for slurm, _ in OPTIONS for name in slurm}
+    fields = {name for slurm, _ in OPTIONS for name in slurm} | {"registrySecretRef"}  # goes sealed
     model = type(planned().slurm)
     assert fields == {field.alias or name for name, field in model.model_fields.items()}
 

@@ -20,7 +20,7 @@ from speedrun_operator.backends.slurm.answer import Poll, read_poll
 from speedrun_operator.backends.slurm.ledger import Memory, absorb
 from speedrun_operator.backends.slurm.outcome import last_lines
 from speedrun_operator.backends.slurm.pace import Pace
-from speedrun_operator.backends.slurm.package import pack
+from speedrun_operator.backends.slurm.parcel import parcel
 from speedrun_operator.backends.slurm.queue import parse_marked, parse_squeue
 from speedrun_operator.backends.slurm.submitter import Submitter
 from speedrun_operator.facts import ClusterFacts
@@ -66,6 +66,11 @@ class SlurmBackend:
         self._memory: dict[str, Memory] = {}
         self._turn: deque[str] = deque()
 
+    @property
+    def login(self) -> Login:
+        """Its connection, for what else is asked of the same login node."""
+        return self._login
+
     def name_of(self, ref: AllocationRef) -> str:
         return ref.identity.job_name(self._cluster, ref.allocation)
 
@@ -81,7 +86,7 @@ class SlurmBackend:
                 since=ref.since,
                 arguments=script.sbatch_arguments(plan, ref.identity, name),
                 script=script.render(plan, ref.identity, ref.allocation, self._site.root, self._site.python),
-                package=pack(plan.package) if plan.package else b"",
+                package=parcel(plan),
             )
         )
 

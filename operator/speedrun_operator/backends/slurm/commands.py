@@ -74,7 +74,9 @@ def poll(*, root: str, prefix: str, nonce: str, log_bytes: int = LOG_BYTES, poll
 
 def cancel(*, root: str, prefix: str, nonce: str) -> str:
     """The command that ends allocations. Its standard input: `cancel_line`s."""
-    return _common(root, nonce) + _fill(remote.CANCEL, {"SQUEUE_FORMAT": SQUEUE_FORMAT, "PREFIX": prefix})
+    return _common(root, nonce) + _fill(
+        remote.CANCEL, {"SQUEUE_FORMAT": SQUEUE_FORMAT, "PREFIX": prefix, "PACKAGE": PACKAGE}
+    )
 
 
 def jobs(*, prefix: str, nonce: str) -> str:

@@ -204,6 +204,7 @@ for line in "${asked[@]}"; do
     rm -f "$root/$path/.owner.$nonce"
   fi
   [ -e "$root/$path/owner" ] || say open "$name"
+  rm -f "$root/$path/PACKAGE" # it may hold secrets, and a job that never starts does not remove it
 done
 rows=$(live) || { say squeue 1; exit 0; }
 ids=()

@@ -12,8 +12,10 @@ import shlex
 
 from speedrun_operator import __version__
 from speedrun_operator.api.names import Identity
+from speedrun_operator.backends.slurm import code
 from speedrun_operator.backends.slurm.hardware import look
 from speedrun_operator.backends.slurm.image import pyxis_reference
+from speedrun_operator.backends.slurm.parcel import OPEN, PARCEL, SECRETS
 from speedrun_operator.planning import RunPlan
 from speedrun_operator.recipes.recipe import Container, Step
 
@@ -47,6 +49,7 @@ signal=
 finish() {
   code=$?
   trap - EXIT
+  rm -rf "$ledger/.enroot"
   mark "job end exit=$code"
   printf 'job=%s exit=%s time=%s%s\n' "$SLURM_JOB_ID" "$code" "$(date +%s)" "${signal:+ signal=$signal}" \
     >"$ledger/.exit.$SLURM_JOB_ID" &&
@@ -89,14 +92,20 @@ contained() {
 build_image() { # beside its place, probed, then moved in: Pyxis saves a half-built container after a failed step, too
   [ ! -f "$image" ] || return 0
   mkdir -p "$(dirname "$image")"
-  local part=$image.part.$SLURM_JOB_ID
-  srun --container-image="$base_image" --container-save="$part" --container-mounts="$root:$root" --ntasks=1 \
+  local part=$image.part.$SLURM_JOB_ID from=$base_image
+  if [ -n "$registry_user" ]; then # enroot looks for credentials only where the reference names their user
+    from=docker://$registry_user@${base_image#docker://}
+    local -x ENROOT_CONFIG_PATH=$ledger/.enroot
+    mkdir -p "$ENROOT_CONFIG_PATH" && printf %s "$registry_netrc" >"$ENROOT_CONFIG_PATH/.credentials" || return
+  fi
+  srun --container-image="$from" --container-save="$part" --container-mounts="$root:$root" --ntasks=1 \
     SRUN_RESOURCES bash -euo pipefail "$ledger/steps/image.sh" &&
     srun --container-image="$part" --container-mounts="$root:$root" --ntasks=1 SRUN_RESOURCES \
       bash -euo pipefail "$ledger/steps/image-probe.sh" &&
     mv -n "$part" "$image"
   local code=$?
   rm -f "$part"
+  rm -rf "$ledger/.enroot"
   [ "$code" = 0 ] && [ -f "$image" ]
 }
 """.strip()
@@ -145,9 +154,9 @@ def sbatch_arguments(plan: RunPlan, identity: Identity, name: str) -> list[str]:
     return arguments + [f"--{option}={value}" for option, value in named.items() if value]
 
 
-def image_key(container: Container, commit: str | None) -> str:
-    """Names a built image by what goes into it."""
-    content = "\0".join((container.base_image, container.build, commit or ""))
+def image_key(container: Container, code: str | None) -> str:
+    """Names a built image by what goes into it; `code` names the code (Source.key)."""
+    content = "\0".join((container.base_image, container.build, code or ""))
     return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
@@ -167,6 +176,8 @@ def render(plan: RunPlan, identity: Identity, allocation: int, root: str, python
         _HEAD,
         *look(plan),
         "",
+        OPEN.replace("PACKAGE", PACKAGE),
+        *_secrets_needed(plan),
         *_variables(plan, python),
         "",
         'mkdir -p "$ledger/steps"',
@@ -178,7 +189,7 @@ def render(plan: RunPlan, identity: Identity, allocation: int, root: str, python
         resources = '--cpus-per-task="$SLURM_CPUS_ON_NODE"'
         if plan.gpu_count:
             resources = f"--gres=gpu:{plan.gpu_count} {resources}"
-        image = bash_path(root, CACHE, "images", f"{image_key(plan.container, plan.commit)}.sqsh")
+        image = bash_path(root, CACHE, "images", f"{image_key(plan.container, plan.code_key)}.sqsh")
         parts += [
             "",
             f"image={image}",
@@ -188,16 +199,19 @@ def render(plan: RunPlan, identity: Identity, allocation: int, root: str, python
     return "\n".join([*parts, "", *_runs(plan)]) + "\n"
 
 
+def _secrets_needed(plan: RunPlan) -> list[str]:
+    if not plan.secret_env:
+        return []
+    gone = f"speedrun: {PARCEL}/{SECRETS} is gone, which is there for the job's first start only"
+    return [f'[ -n "${{{plan.secret_env[0]}+set}}" ] || {{ echo {shlex.quote(gone)} >&2; exit 74; }}']
+
+
 def _variables(plan: RunPlan, python: str) -> list[str]:
     lines = [f"export {name}={shlex.quote(value)}" for name, value in plan.environment]
     lines += [f"export SPEEDRUN_GPUS={plan.gpu_count}", f"export SPEEDRUN_CPUS={plan.cpus}"]
     lines += [f"export SPEEDRUN_PYTHON={bash_path(python)}"]
     lines += [f'export SPEEDRUN_CACHE="$root"/{CACHE}/{plan.recipe}']
-    if plan.repository:
-        lines += [
-            f"repository={shlex.quote(plan.repository)}",
-            f"commit={shlex.quote(plan.commit or 'HEAD')}",
-        ]
+    lines += code.variables(plan)
     return lines
 
 
@@ -214,21 +228,14 @@ def _step_files(plan: RunPlan) -> list[str]:
 def _runs(plan: RunPlan) -> list[str]:
     body = ['mkdir -p "$ledger/run-$SPEEDRUN_RUN" && cd "$ledger/run-$SPEEDRUN_RUN" || exit 74']
     body.append("export SPEEDRUN_CODE=$PWD/code")
-    if plan.package:
-        body.append("stage code unpack")
-    elif plan.repository:
-        body.append("stage code checkout")
+    if bring := code.stage_of(plan):
+        body.append(f"stage code {bring}")
     body.append("[ ! -d code ] || cd code || exit 74")
     if plan.container:
         body.append("stage image build_image")
     body += [_call(step) for step in plan.steps]
-    helpers: list[str] = []
-    if plan.package:
-        helpers = [f'unpack() {{ mkdir -p code && tar -xzf "$ledger/{PACKAGE}" -C code; }}']
-    elif plan.repository:
-        helpers = ["checkout() {", *(f"  {line}" for line in _checkout(plan)), "}"]
     return [
-        *helpers,
+        *code.functions(plan),
         *_run_variables(plan),
         "set -m # a run is a process group of its own, so that a signal reaches all of it",
         "failed=0",
@@ -262,20 +269,6 @@ def _run_variables(plan: RunPlan) -> list[str]:
         exports += [f"export PARAM_{name.upper()}={shlex.quote(value)}" for name, value in run.parameters]
         exports.append(f"export SPEEDRUN_ARM={shlex.quote(run.arm)}")
         lines += [f"variables_{run.index}() {{", *(f"  {line}" for line in exports), "}"]
-    return lines
-
-
-def _checkout(plan: RunPlan) -> list[str]:
-    lines = [
-        "[ ! -d code ] || rm -rf code",
-        'git clone --quiet -- "$repository" code && git -C code checkout --quiet --detach "$commit" || return',
-    ]
-    for path in plan.cached_paths:
-        quoted = shlex.quote(path)
-        lines += [
-            f'mkdir -p "$SPEEDRUN_CACHE"/{quoted} "$(dirname code/{quoted})" || return',
-            f'rm -rf code/{quoted} && ln -s "$SPEEDRUN_CACHE"/{quoted} code/{quoted} || return',
-        ]
     return lines
 
 

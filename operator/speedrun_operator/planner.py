@@ -1,0 +1,162 @@
+"""Plans a Speedrun with what must be looked up first: its code, once for its life, and what its spec refers to.
+
+Nothing is asked for a Speedrun that has neither. What cannot be found yet is said as what it waits for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+from speedrun_operator.api.phases import Reason
+from speedrun_operator.api.resource import Resource
+from speedrun_operator.api.spec import KeyRef, Spec
+from speedrun_operator.backends.base import Sources
+from speedrun_operator.kube.client import Kube
+from speedrun_operator.kube.values import Missing, config_map, secret
+from speedrun_operator.lifecycle.decide import is_of_another
+from speedrun_operator.lifecycle.situation import Waiting
+from speedrun_operator.planning import Refusal, RunPlan, Site, plan
+from speedrun_operator.recipes.recipe import Recipe
+from speedrun_operator.sealed.registry import credentials
+from speedrun_operator.sealed.sealed import MOST_PATCH, Sealed, Unusable, git_secret, text_of
+from speedrun_operator.source.resolved import Source, Unresolved, Wanted, wanted
+
+PATCH = "spec.recipe.source.patch.configMapRef"
+GIT = "spec.recipe.source.secretRef"
+T = TypeVar("T")
+REGISTRY = "spec.slurm.registrySecretRef"
+
+
+@dataclass(frozen=True)
+class Planned:
+    """The plan, or why there is none; `waiting`: what nothing can be submitted without."""
+
+    plan: RunPlan | Refusal | None
+    waiting: Waiting | None = None
+
+
+class Planner:
+    """See the module. `sources` is None where no login is configured: what needs it is then not planned."""
+
+    def __init__(self, kube: Kube, sources: Sources | None, recipes: Mapping[str, Recipe], site: Site) -> None:
+        self._kube = kube
+        self._sources = sources
+        self._recipes = recipes
+        self._site = site
+
+    async def plan(self, resource: Resource, *, look: bool = True) -> Planned:
+        """The plan of `resource`; without `look`, as far as it goes without asking for anything.
+
+        Raises ApiError where the API server does not answer.
+        """
+        spec = resource.spec
+        if spec is None:
+            return Planned(None)
+        source = _known(resource)
+        made = plan(spec, self._recipes, self._site, source)
+        if isinstance(made, Refusal):
+            return Planned(made)
+        recipe = self._recipes[spec.recipe.name]
+        if source is None and (asked := wanted(spec, recipe)) is not None:
+            if self._sources is None or not look:
+                return Planned(None)
+            found = await self._resolved(resource.identity.namespace, asked, recipe)
+            if isinstance(found, Unresolved):
+                if not found.heals:
+                    return Planned(Refusal(found.reason, found.message))
+                return Planned(None, Waiting(found.reason.value, found.message))
+            made = plan(spec, self._recipes, self._site, found)
+        if isinstance(made, Refusal) or resource.status.allocations or not look:
+            return Planned(made)
+        sealed = await self.sealed(resource, made)
+        return Planned(made, sealed if isinstance(sealed, Waiting) else None)
+
+    async def sealed(self, resource: Resource, made: RunPlan) -> Sealed | Waiting:
+        """What goes with an allocation, read now; or what is missing of it. Raises ApiError."""
+        spec = resource.spec
+        try:
+            return await self._sealed(resource.identity.namespace, spec, made) if spec else Sealed()
+        except _Waits as waits:
+            return waits.waiting
+
+    async def _sealed(self, namespace: str, spec: Spec, made: RunPlan) -> Sealed:
+        environment = []
+        for number, each in enumerate(spec.env):
+            if each.value_from is not None:
+                field = f"spec.env[{number}].valueFrom.secretKeyRef"
+                ref = each.value_from.secret_key_ref
+                value = await self._secret(namespace, ref, field)
+                environment.append((each.name, _usable(text_of, value, ref, field)))
+        asked, git, registry, patch = spec.recipe.source, "", None, b""
+        if asked and asked.secret_ref:
+            git = await self._git(namespace, asked.secret_ref, made.source.repository or "" if made.source else "")
+        if made.container and (of_registry := spec.slurm.registry_secret_ref):
+            value, image = await self._secret(namespace, of_registry, REGISTRY), made.container.base_image
+            registry = _usable(lambda value: credentials(value, image), value, of_registry, REGISTRY)
+        if asked and asked.patch and made.source:
+            ref = asked.patch.config_map_ref
+            patch = await self._patch(namespace, ref)
+            if made.source.patched(patch) != made.source:
+                message = (
+                    f"{PATCH}: ConfigMap {ref.name} no longer holds the patch that this Speedrun was admitted with; "
+                    "put it back, or delete the Speedrun and create another"
+                )
+                raise _Waits(Reason.PATCH_CHANGED, message)
+        return Sealed(tuple(environment), git, registry, patch)
+
+    async def _resolved(self, namespace: str, asked: Wanted, recipe: Recipe) -> Source | Unresolved:
+        assert self._sources is not None
+        try:
+            patch = await self._patch(namespace, asked.patch) if asked.patch else b""
+            git = await self._git(namespace, asked.secret, asked.repository or "") if asked.secret else ""
+        except _Waits as waits:
+            return Unresolved(Reason(waits.waiting.reason), waits.waiting.message, heals=True)
+        found = await self._sources.resolve(asked, recipe, git.encode())
+        return found.patched(patch) if isinstance(found, Source) and asked.patch else found
+
+    async def _git(self, namespace: str, ref: KeyRef, repository: str) -> str:
+        value = await self._secret(namespace, ref, GIT)
+        return _usable(lambda value: git_secret(value, repository), value, ref, GIT)
+
+    async def _secret(self, namespace: str, ref: KeyRef, field: str) -> bytes:
+        return _there(await secret(self._kube, namespace, ref, field))
+
+    async def _patch(self, namespace: str, ref: KeyRef) -> bytes:
+        patch = _there(await config_map(self._kube, namespace, ref, PATCH))
+        if not patch.strip() or len(patch) > MOST_PATCH:
+            message = (
+                f"{PATCH}: key {ref.key} of ConfigMap {ref.name} holds {len(patch)} bytes; "
+                f"a patch is what `git diff` prints, at most {MOST_PATCH} bytes"
+            )
+            raise _Waits(Reason.PATCH_UNUSABLE, message)
+        return patch
+
+
+class _Waits(Exception):
+    def __init__(self, reason: Reason, message: str) -> None:
+        super().__init__(message)
+        self.waiting = Waiting(reason.value, message)
+
+
+def _there(value: bytes | Missing) -> bytes:
+    if isinstance(value, Missing):
+        raise _Waits(value.reason, value.message)
+    return value
+
+
+def _usable(use: Callable[[bytes], T], value: bytes, ref: KeyRef, field: str) -> T:
+    try:
+        return use(value)
+    except Unusable as fault:
+        message = f"{field}: key {ref.key} of Secret {ref.name} {fault}"
+        raise _Waits(Reason.SECRET_UNUSABLE, message) from None
+
+
+def _known(resource: Resource) -> Source | None:
+    """The code that status says this Speedrun runs: whatever became of the branch since."""
+    said = resource.status.plan.source if resource.status.plan else None
+    if said is None or is_of_another(resource) or not (said.commit or said.path):
+        return None
+    return Source.of(said)
