@@ -59,6 +59,7 @@ class Entry:
     """One known Speedrun. `quiet_polls` counts polls since its last status write.
 
     `waits`: a submission had no clear outcome, and the next one comes with `retry`, whatever wakes us before.
+    `missing`: what it could not be planned or submitted without when it was looked at last.
     """
 
     resource: Resource
@@ -68,6 +69,7 @@ class Entry:
     failures: int = 0
     quiet_polls: int = 0
     waits: bool = False
+    missing: Waiting | None = None
     retry: asyncio.TimerHandle | None = None
     wake_at: datetime | None = None
     gone: dict[int, float] = field(default_factory=dict)

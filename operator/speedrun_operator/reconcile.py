@@ -260,6 +260,8 @@ class Engine:
                     plan_, waiting = await self._around.placed(resource, plan_)
             if entry.resource is not resource:
                 continue  # it changed while things were looked up for it
+            if waiting != entry.missing:  # somebody is at work on it: what is missing next comes soon
+                entry.missing, entry.failures = waiting, 0
             situation = Situation(
                 resource=resource,
                 plan=plan_,

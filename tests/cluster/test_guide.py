@@ -168,8 +168,10 @@ def test_the_recipe_runs_what_the_guide_says(runs: Speedruns, slurm: Slurm) -> N
         shards=sorted(SHARDS),
     )
     assert (HOME / "git-stand-in" / "asked").read_text().splitlines() == [
-        f"clone --quiet -- {URL} code",
-        f"-C code checkout --quiet --detach {COMMIT}",
+        "init -q code",
+        f"-C code remote add origin {URL}",
+        f"-C code fetch -q --depth=1 origin {COMMIT}",
+        f"-C code checkout -q --detach {COMMIT}",
     ]
     assert {"imageMilliseconds", "dataMilliseconds", "trainMilliseconds"} <= set(status["clock"])
 
