@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +18,7 @@ from typing import Any
 
 import pytest
 
+import speedrun_operator
 from cluster.speedruns import Speedruns, condition, slow
 from cluster.test_slurm_bed import SINFO, Shell
 from testbed import users
@@ -277,3 +280,63 @@ def _read(path: Path) -> bytes:
         return path.read_bytes()
     except OSError:
         return b""
+
+
+def test_kubectl_speedrun_runs_the_local_checkout_as_it_is(
+    runs: Speedruns, slurm: Slurm, bed: Facts, fork: Repository, url: str, tmp_path: Path
+) -> None:
+    local, programs = tmp_path / "local", tmp_path / "bin"
+    fork.git("clone", "-q", str(fork.path), str(local))
+    fork.git("-C", str(local), "remote", "set-url", "origin", url)
+    (local / "train_gpt.py").write_text("import torch  # not committed\n")
+    programs.mkdir()
+    plugin = programs / "kubectl-speedrun"
+    where = Path(speedrun_operator.__file__).parents[1]
+    plugin.write_text(f'#!/bin/sh\nPYTHONPATH={where} exec {sys.executable} -m speedrun_operator.cli_kubectl "$@"\n')
+    plugin.chmod(0o755)
+    put(runs, "Secret", "github", stringData={"token": GIT_TOKEN})
+    (tmp_path / "speedrun.yaml").write_text(
+        json.dumps(modded("attempt", {"secretRef": {"name": "github", "key": "token"}}))
+    )
+
+    def speedrun_run() -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["kubectl", "speedrun", "run", "-f", "../speedrun.yaml", "--diff", "-n", runs.namespace],
+            cwd=local,
+            env=os.environ
+            | {"PATH": f"{programs}:{bed.kubectl.parent}:{os.environ['PATH']}", "KUBECONFIG": str(bed.kubeconfig)},
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+
+    done = speedrun_run()
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        f"code:        {url} at {fork.head}",
+        "patch:       1 file changed, 1 insertion(+), 1 deletion(-)",
+        "speedrun.speedrun.dev/attempt created",
+        f"follow it:   kubectl get speedrun attempt -w --namespace={runs.namespace}",
+        "wait for it: kubectl wait --for=condition=Finished speedrun/attempt --timeout=2h "
+        f"--namespace={runs.namespace}",
+        f"if it waits: kubectl describe speedrun attempt --namespace={runs.namespace}",
+    ]
+    status = runs.wait_finished("attempt", timeout=90)
+    log = Path(status["logPath"]).read_text()
+    assert status["phase"] == "Succeeded", log
+    code = Path(status["logPath"]).parent / "run-0/code"
+    assert (code / "train_gpt.py").read_text() == "import torch  # not committed\n"
+    assert len(status["plan"]["source"]["patchHash"]) == 64
+
+    (local / "train_gpt.py").write_text("import torch  # another\n")
+    refused = speedrun_run()
+    assert refused.returncode == 1
+    assert "choose another metadata.name, or first: kubectl delete speedrun attempt" in refused.stderr
+    maps = runs.kubectl("get", "configmaps", "-n", runs.namespace, "-o", "name").split()
+    assert len([each for each in maps if "attempt-patch" in each]) == 1
+    runs.kubectl("delete", "speedrun", "attempt", "-n", runs.namespace)
+    wait_for(
+        "the patch to go with it",
+        lambda: "attempt-patch" not in runs.kubectl("get", "configmaps", "-n", runs.namespace, "-o", "name"),
+        timeout=60,
+    )
