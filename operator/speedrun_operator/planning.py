@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 
+from speedrun_operator import variables
 from speedrun_operator.api.phases import Reason
 from speedrun_operator.api.spec import SlurmOptions, Spec
 from speedrun_operator.api.status import PlanSummary
@@ -20,14 +21,6 @@ from speedrun_operator.sealed.sealed import Sealed
 from speedrun_operator.source.resolved import Source, is_commit, wanted
 
 FIRST_ARM = "A"
-RESERVED = ("SPEEDRUN_", "PARAM_", "SLURM_")
-READ_ONLY = frozenset({"BASHOPTS", "BASH_VERSINFO", "EUID", "PPID", "SHELLOPTS", "UID"})
-# Variables of the batch script itself, which a run's own must not change.
-OF_THE_SCRIPT = frozenset({
-    "base_image", "child", "code", "commit", "failed", "git_limit", "git_options", "git_secret", "git_ssh", "image",
-    "kind", "ledger", "name", "owner", "patch_hash", "pathspec", "registry_netrc", "registry_user", "repository",
-    "root", "runs", "skip", "source_content", "source_path", "value",
-})  # fmt: skip
 EACH_RUN = "$(RUN)"
 
 
@@ -172,7 +165,9 @@ def plan(spec: Spec, recipes: Mapping[str, Recipe], site: Site, source: Source |
     if isinstance(gpus, Refusal):
         return gpus
     gpu_type, gpu_count = gpus
-    if refused := _environment_fault(spec) or _several_nodes(spec):
+    if fault := variables.fault(spec.env):
+        return Refusal(Reason.INVALID_SPEC, fault)
+    if refused := _several_nodes(spec):
         return refused
     # Not `runs`, which may be raised: what status.plan says once must stay true.
     own = recipe.start_up_seconds + recipe.run_seconds * spec.runs_per_allocation
@@ -245,24 +240,6 @@ def _fitting(parameter: Parameter, value: int | str) -> str:
         return parameter.check(value)
     except ValueError as error:
         raise ValueError(f"{error}, not {value!r}") from error
-
-
-def _environment_fault(spec: Spec) -> Refusal | None:
-    names: set[str] = set()
-    for number, each in enumerate(spec.env):
-        fault = None
-        if each.name.startswith(RESERVED):
-            fault = f"is reserved; names must not begin with {', '.join(RESERVED)}"
-        elif each.name in OF_THE_SCRIPT:
-            fault = "is a variable of the batch script itself; choose another name"
-        elif each.name in READ_ONLY:
-            fault = "is bash's own and cannot be set"
-        elif each.name in names:
-            fault = "stands there twice"
-        if fault is not None:
-            return Refusal(Reason.INVALID_SPEC, f"spec.env[{number}].name: {each.name} {fault}")
-        names.add(each.name)
-    return None
 
 
 def _parameters(spec: Spec, recipe: Recipe) -> tuple[tuple[str, str], ...] | Refusal:

@@ -1,0 +1,35 @@
+"""Which names a run's own environment variables may have. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from speedrun_operator.api.spec import EnvVar
+
+RESERVED = ("SPEEDRUN_", "PARAM_", "SLURM_")
+READ_ONLY = frozenset({"BASHOPTS", "BASH_VERSINFO", "EUID", "PPID", "SHELLOPTS", "UID"})
+# Variables of the batch script itself, which a run's own must not change.
+OF_THE_SCRIPT = frozenset({
+    "base_image", "child", "code", "commit", "failed", "git_limit", "git_options", "git_secret", "git_ssh", "image",
+    "kind", "ledger", "name", "owner", "patch_hash", "pathspec", "registry_netrc", "registry_user", "repository",
+    "root", "runs", "skip", "source_content", "source_path", "value",
+})  # fmt: skip
+
+
+def fault(variables: Sequence[EnvVar]) -> str | None:
+    """What is wrong with the first name that cannot be, with its field; None if all can."""
+    names: set[str] = set()
+    for number, each in enumerate(variables):
+        wrong = None
+        if each.name.startswith(RESERVED):
+            wrong = f"is reserved; names must not begin with {', '.join(RESERVED)}"
+        elif each.name in OF_THE_SCRIPT:
+            wrong = "is a variable of the batch script itself; choose another name"
+        elif each.name in READ_ONLY:
+            wrong = "is bash's own and cannot be set"
+        elif each.name in names:
+            wrong = "stands there twice"
+        if wrong is not None:
+            return f"spec.env[{number}].name: {each.name} {wrong}"
+        names.add(each.name)
+    return None
