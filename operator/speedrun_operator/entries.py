@@ -84,6 +84,11 @@ class Entry:
         self.lock.release()
         return True
 
+    def now_missing(self, waiting: Waiting | None) -> None:
+        """Note what is missing. Where that changed somebody is at work on it, so the next look comes soon."""
+        if waiting != self.missing:
+            self.missing, self.failures = waiting, 0
+
     def cancelled(self, monotonic: float) -> frozenset[int]:
         """Allocations that were cancelled a short while ago; what still lives gets another word later."""
         return frozenset(number for number, at in self.gone.items() if monotonic - at < CANCEL_AGAIN)

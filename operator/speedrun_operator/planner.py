@@ -6,7 +6,6 @@ Nothing is asked for a Speedrun that has neither. What cannot be found yet is sa
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TypeVar
 
 from speedrun_operator.api.phases import Reason
@@ -29,14 +28,6 @@ T = TypeVar("T")
 REGISTRY = "spec.slurm.registrySecretRef"
 
 
-@dataclass(frozen=True)
-class Planned:
-    """The plan, or why there is none; `waiting`: what nothing can be submitted without."""
-
-    plan: RunPlan | Refusal | None
-    waiting: Waiting | None = None
-
-
 class Planner:
     """See the module. `sources` is None where no login is configured: what needs it is then not planned."""
 
@@ -46,32 +37,33 @@ class Planner:
         self._recipes = recipes
         self._site = site
 
-    async def plan(self, resource: Resource, *, look: bool = True) -> Planned:
-        """The plan of `resource`; without `look`, as far as it goes without asking for anything.
+    async def plan(self, resource: Resource, *, look: bool = True) -> tuple[RunPlan | Refusal | None, Waiting | None]:
+        """The plan of `resource`, or why there is none; and what nothing can be submitted without.
 
+        Without `look` nothing is asked: what would need it is then not planned.
         Raises ApiError where the API server does not answer.
         """
         spec = resource.spec
         if spec is None:
-            return Planned(None)
+            return None, None
         source = _known(resource)
         made = plan(spec, self._recipes, self._site, source)
         if isinstance(made, Refusal):
-            return Planned(made)
+            return made, None
         recipe = self._recipes[spec.recipe.name]
         if source is None and (asked := wanted(spec, recipe)) is not None:
             if self._sources is None or not look:
-                return Planned(None)
+                return None, None
             found = await self._resolved(resource.identity.namespace, asked, recipe)
             if isinstance(found, Unresolved):
                 if not found.heals:
-                    return Planned(Refusal(found.reason, found.message))
-                return Planned(None, Waiting(found.reason.value, found.message))
+                    return Refusal(found.reason, found.message), None
+                return None, Waiting(found.reason.value, found.message)
             made = plan(spec, self._recipes, self._site, found)
         if isinstance(made, Refusal) or resource.status.allocations or not look:
-            return Planned(made)
+            return made, None
         sealed = await self.sealed(resource, made)
-        return Planned(made, sealed if isinstance(sealed, Waiting) else None)
+        return made, sealed if isinstance(sealed, Waiting) else None
 
     async def sealed(self, resource: Resource, made: RunPlan) -> Sealed | Waiting:
         """What goes with an allocation, read now; or what is missing of it. Raises ApiError."""

@@ -102,10 +102,6 @@ class RunPlan:
     sealed: Sealed = field(default=Sealed(), repr=False, compare=False)
 
     @property
-    def commit(self) -> str | None:
-        return self.source.commit if self.source else None
-
-    @property
     def code_key(self) -> str | None:
         """Names the code by its content; None for a recipe without any of its own."""
         return self.source.key if self.source else None
@@ -135,7 +131,7 @@ class RunPlan:
     def summary(self) -> PlanSummary:
         return PlanSummary(
             recipe=self.recipe,
-            commit=self.commit,
+            commit=self.source.commit if self.source else None,
             source=self.source.summary() if self.source else None,
             metric=self.metric,
             target=float(self.target),

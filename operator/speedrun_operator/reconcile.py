@@ -254,14 +254,12 @@ class Engine:
                 return True  # Kopf adds the finalizer; its event wakes us
             forbidden = self._setup.waits(resource)
             async with lent(self._slots):
-                planned = await self._planner.plan(resource, look=forbidden is None)
-                plan_, waiting = planned.plan, planned.waiting
+                plan_, waiting = await self._planner.plan(resource, look=forbidden is None)
                 if forbidden is None and waiting is None:
                     plan_, waiting = await self._around.placed(resource, plan_)
-            if entry.resource is not resource:
-                continue  # it changed while things were looked up for it
-            if waiting != entry.missing:  # somebody is at work on it: what is missing next comes soon
-                entry.missing, entry.failures = waiting, 0
+            if entry.resource is not resource:  # it changed meanwhile
+                continue
+            entry.now_missing(waiting)
             situation = Situation(
                 resource=resource,
                 plan=plan_,
