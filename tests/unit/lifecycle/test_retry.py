@@ -15,7 +15,7 @@ from speedrun_operator.lifecycle.situation import Policy
 from unit.builders import NOON, at
 
 POLICY = Policy()
-INFRASTRUCTURE = {"NodeFailure", "Preempted", "LaunchFailed"}
+INFRASTRUCTURE = {"NodeFailure", "Preempted", "LaunchFailed", "SourceUnreachable"}
 # Up to bounds of their own: lost jobs, restarts of the nodes, and once the recipe's own time limit.
 ALWAYS = {"JobLost", "NodesRestarted", "Suspended", "TimeLimit"}
 
