@@ -40,10 +40,12 @@ def test_all_is_well_with_a_service_accounts_rights(check: Check) -> None:
     code, said = check()
     assert code == 0, said
     assert [line.split()[:2] for line in said.splitlines() if not line.startswith("cluster id")] == [
-        [subject, "ok"] for subject in ("credential", "api", "crd", "rights", "login", "storage", "slurm", "recipe")
+        [subject, "ok"]
+        for subject in ("credential", "api", "crd", "rights", "login", "storage", "slurm", "recipe", "recipe")
     ]
     has = "compute-h100: 2 nodes of 8 nvidia_h100 (2 idle); all, the default: 2 nodes of 8 nvidia_h100 (2 idle)"
     assert f"slurm        ok       {has}\n" in said
+    assert "gpt2-small runs on 8 GPUs of H100 in partition compute-h100" in said
     assert "modded-nanogpt runs on 8 GPUs of H100 in partition compute-h100; driver: " in said
     assert "served, and it is this version's" in said
 

@@ -23,6 +23,7 @@ from speedrun_operator.credentials.lifetime import certificate_end, earliest, mo
 
 VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
 SECONDS = 60.0
+KILL_SECONDS = 5.0
 MOST_OUTPUT = 1 << 20
 MOST_TOLD = 300
 
@@ -67,7 +68,7 @@ async def run(plugin: Plugin, cluster: Mapping[str, Any] | None = None, seconds:
     except TimeoutError:
         raise AccessError(f"{plugin} gave no answer within {seconds:g} s; it was ended", passing=True) from None
     finally:
-        _end(process)
+        await _end(process)
     if process.returncode != 0:
         said = err.decode(errors="replace").strip()[-MOST_TOLD:]
         raise AccessError(f"{plugin} failed with exit code {process.returncode}: {said or 'it printed no reason'}")
@@ -94,11 +95,14 @@ async def _start(plugin: Plugin, environment: Mapping[str, str]) -> asyncio.subp
         raise AccessError(f"{plugin} cannot be run ({error.strerror or error}){_hint(plugin)}") from error
 
 
-def _end(process: asyncio.subprocess.Process) -> None:
-    """End the plugin and its children, if it is not over."""
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """End the plugin and its children, if it is not over; what the loop holds of it is let go of."""
     if process.returncode is None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(KILL_SECONDS):
+                await process.wait()
 
 
 def _hint(plugin: Plugin) -> str:
