@@ -14,6 +14,7 @@ from testbed import packages
 from testbed.bed import Bed, InUse
 from testbed.halves import HALVES
 from testbed.jobpython import JobPython
+from testbed.node import Node
 from testbed.part import PROFILES, STATE, Place
 from testbed.processes import StartFailed
 
@@ -25,6 +26,7 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     up = commands.add_parser("up", help="bring the bed up and leave it running")
     up.add_argument("--profile", choices=PROFILES, default="default", help="Slurm's timing (default: %(default)s)")
     up.add_argument("--only", choices=HALVES, help="bring up one half")
+    commands.add_parser("node", help="start the Kubernetes node of the bed that is up: kubelet, containerd, scheduler")
     commands.add_parser("status", help="one line a process; exit status 1 when something is down")
     commands.add_parser("python", help="print the Python that jobs run with, made first where it is missing")
     commands.add_parser("env", help='exports for a shell: eval "$(python -m testbed env)"')
@@ -54,6 +56,8 @@ def run(args: argparse.Namespace) -> int:
         case "up":
             bed.up()
             say(f'up after {time.monotonic() - started:.1f} s; use it with: eval "$(python -m testbed env)"')
+        case "node":
+            Node(place).start(bed.facts())
         case "status":
             return status(bed)
         case "python":

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 
 from testbed import jobpython, login, packages, slurm
 from testbed.kubernetes import Kubernetes
+from testbed.node import Node
 from testbed.part import Part, Place
 
 HALVES = ("kubernetes", "slurm")
@@ -19,7 +20,7 @@ WATCHDOG = "watchdog"  # recorded like the parts' processes, but it outlives the
 def parts(place: Place, half: str) -> list[Part]:
     """The parts of one half, in the order in which they start."""
     if half == "kubernetes":
-        return [Kubernetes(place)]
+        return [Kubernetes(place), Node(place)]
     return [slurm.Slurm(place), login.Login(place), jobpython.JobPython(place)]
 
 

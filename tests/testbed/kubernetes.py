@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from testbed import pki, ports
+from testbed.node_config import Layout
 from testbed.part import Place
 from testbed.processes import StartFailed
 from testbed.tools import Toolbox
@@ -28,6 +29,12 @@ CONTROLLERS = (
     "serviceaccount-token-controller",
     "root-ca-certificate-publisher-controller",
     "clusterrole-aggregation-controller",
+    # for the node (node.py)
+    "node-lifecycle-controller",
+    "persistentvolume-binder-controller",
+    "pod-garbage-collector-controller",
+    "resourcequota-controller",
+    "taint-eviction-controller",
 )
 HEALTH = {"etcd": "/health", "kube-apiserver": "/readyz", "kube-controller-manager": "/healthz"}
 BOOTSTRAPPED = ("kube-system", "default/serviceaccounts/default", "default/configmaps/kube-root-ca.crt")
@@ -58,12 +65,13 @@ class Kubernetes:
         self.directory = place.state / "kubernetes"
         self.pki = self.directory / "pki"
         self.kubeconfig = self.directory / "admin.kubeconfig"
+        self._node = Layout(place.state / "node")
 
     # ---- the part
 
     def up(self) -> dict[str, str]:
         """Start all three with fresh data and wait until service accounts and namespaces work. Raises StartFailed."""
-        tools = Toolbox(self.place).ensure()
+        tools = Toolbox(self.place).ensure((*COMPONENTS, "kubectl"))
         shutil.rmtree(self.directory, ignore_errors=True)
         self._make_credentials()
         ports.kept_ports(self.directory / "ports.json", (*COMPONENTS, "etcd-peer"))
@@ -164,12 +172,20 @@ class Kubernetes:
             return False
         return True
 
-    def call(self, method: str, path: str, body: Mapping[str, object] | None = None, *, timeout: float = 5) -> bytes:
+    def call(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, object] | None = None,
+        *,
+        timeout: float = 5,
+        content_type: str = "application/json",
+    ) -> bytes:
         """One request to the API server as its administrator; the answer's body.
 
         `timeout` is in seconds. Raises ApiError for an answer that is no success, OSError (TimeoutError) without one.
         """
-        return self._request("kube-apiserver", method, path, body, timeout)
+        return self._request("kube-apiserver", method, path, body, timeout, content_type)
 
     @contextlib.contextmanager
     def stream(self, path: str) -> Iterator[http.client.HTTPResponse]:
@@ -208,10 +224,11 @@ class Kubernetes:
         path: str,
         body: Mapping[str, object] | None = None,
         timeout: float = 5,
+        content_type: str = "application/json",
     ) -> bytes:
         connection = self._connection(component, timeout)
         try:
-            headers = {"Content-Type": "application/json"} if body else {}
+            headers = {"Content-Type": content_type} if body else {}
             connection.request(method, path, json.dumps(body) if body else None, headers)
             answer = connection.getresponse()
             text = answer.read()
@@ -236,10 +253,13 @@ class Kubernetes:
 
     def _make_credentials(self) -> None:
         authority = pki.Authority(self.pki)
-        authority.issue("server", "127.0.0.1", server=True)
+        # The node reaches it at another address (node.py).
+        authority.issue("server", "127.0.0.1", server=True, addresses=("127.0.0.1", self._node.addresses[0]))
         authority.issue("etcd-client", "kube-apiserver")
         authority.issue("admin", "testbed-admin", organisation="system:masters")
         authority.issue("controller-manager", "system:kube-controller-manager")
+        authority.issue("scheduler", "system:kube-scheduler")
+        authority.issue("kubelet", f"system:node:{self._node.name}", organisation="system:nodes")
         self.trust_clients()
         pki.signing_key(self.pki / "service-accounts.key", self.pki / "service-accounts.pub")
 
@@ -291,6 +311,9 @@ class Kubernetes:
             "etcd-keyfile": self.pki / "etcd-client.key",
             "authorization-mode": "Node,RBAC",
             "service-cluster-ip-range": "10.96.0.0/16",
+            "kubelet-client-certificate": self.pki / "admin.crt",
+            "kubelet-client-key": self.pki / "admin.key",
+            "kubelet-preferred-address-types": "InternalIP",
             "endpoint-reconciler-type": "none",  # a loopback address may not be an endpoint
             "service-account-issuer": "https://kubernetes.default.svc",
             "service-account-signing-key-file": self.pki / "service-accounts.key",
@@ -313,4 +336,6 @@ class Kubernetes:
             "root-ca-file": self.pki / "ca.crt",
             "controllers": ",".join(CONTROLLERS),
             "leader-elect": "false",
+            "node-monitor-period": "1s",
+            "node-monitor-grace-period": "10s",
         }

@@ -16,6 +16,8 @@ from testbed.processes import StartFailed, start_ticks
 
 PACKAGES = (
     "ca-certificates",
+    "containerd",
+    "containernetworking-plugins",
     "faketime",
     "gcc",
     "git",
@@ -27,6 +29,7 @@ PACKAGES = (
     "openssh-client",
     "openssh-server",
     "python3-venv",
+    "runc",
     "slurm-client",
     "slurm-wlm-basic-plugins",
     "slurmctld",

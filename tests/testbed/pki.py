@@ -10,6 +10,7 @@ import base64
 import datetime
 import ipaddress
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -76,15 +77,23 @@ class Authority:
         write_private(self.directory / f"{name}.key", _pem(key))
         (self.directory / f"{name}.crt").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
 
-    def issue(self, name: str, common_name: str, *, organisation: str | None = None, server: bool = False) -> None:
-        """A client certificate for `common_name`, or one that also serves on loopback."""
+    def issue(
+        self,
+        name: str,
+        common_name: str,
+        *,
+        organisation: str | None = None,
+        server: bool = False,
+        addresses: Sequence[str] = ("127.0.0.1",),
+    ) -> None:
+        """A client certificate for `common_name`, or one that also serves on `addresses`."""
         key = ec.generate_private_key(ec.SECP256R1())
         usages = [ExtendedKeyUsageOID.CLIENT_AUTH]
         builder = self._builder(_name(common_name, organisation), key.public_key())
         if server:
             usages.append(ExtendedKeyUsageOID.SERVER_AUTH)
             names: list[x509.GeneralName] = [x509.DNSName(each) for each in SERVER_NAMES]
-            names.append(x509.IPAddress(ipaddress.ip_address("127.0.0.1")))
+            names += [x509.IPAddress(ipaddress.ip_address(each)) for each in addresses]
             builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
         self._write(name, key, builder.add_extension(x509.ExtendedKeyUsage(usages), critical=False))
 

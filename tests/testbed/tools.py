@@ -50,6 +50,8 @@ TOOLS = {
         Tool("kube-apiserver", f"{KUBERNETES}/cmd/kube-apiserver"),
         Tool("kube-controller-manager", f"{KUBERNETES}/cmd/kube-controller-manager"),
         Tool("kubectl", f"{KUBERNETES}/cmd/kubectl", ask=("version", "--client")),
+        Tool("kube-scheduler", f"{KUBERNETES}/cmd/kube-scheduler"),
+        Tool("kubelet", f"{KUBERNETES}/cmd/kubelet"),
     )
 }
 
