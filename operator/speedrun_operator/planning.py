@@ -14,7 +14,7 @@ from decimal import Decimal
 
 from speedrun_operator import variables
 from speedrun_operator.api.phases import Reason
-from speedrun_operator.api.spec import SlurmOptions, Spec
+from speedrun_operator.api.spec import Backend, PodOptions, SlurmOptions, Spec
 from speedrun_operator.api.status import PlanSummary
 from speedrun_operator.recipes.recipe import Container, Parameter, Recipe, Step
 from speedrun_operator.sealed.sealed import Sealed
@@ -45,11 +45,12 @@ class Site:
     """What the operator's settings say of the cluster.
 
     `gpu_partition` is the partition of GPU jobs that name none; empty: `placement` chooses one by what the cluster has.
-    `partition`: that of other jobs; empty leaves the choice to Slurm.
+    `partition`: that of other jobs; empty leaves the choice to Slurm. `pod_image`: of pods that name none.
     """
 
     gpu_partition: str = ""
     partition: str = ""
+    pod_image: str = ""
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,7 @@ class RunPlan:
     gpu_types: tuple[str, ...]
     driver: int | None
     slurm: SlurmOptions
+    pods: PodOptions
     source: Source | None
     package: str | None
     cached_paths: tuple[str, ...]
@@ -163,7 +165,7 @@ def plan(spec: Spec, recipes: Mapping[str, Recipe], site: Site, source: Source |
     gpu_type, gpu_count = gpus
     if fault := variables.fault(spec.env):
         return Refusal(Reason.INVALID_SPEC, fault)
-    if refused := _several_nodes(spec):
+    if refused := _several_nodes(spec) or _pod_fault(spec, site):
         return refused
     # Not `runs`, which may be raised: what status.plan says once must stay true.
     own = recipe.start_up_seconds + recipe.run_seconds * spec.runs_per_allocation
@@ -183,6 +185,7 @@ def plan(spec: Spec, recipes: Mapping[str, Recipe], site: Site, source: Source |
         gpu_types=_gpu_types(spec, recipe, gpu_type),
         driver=recipe.gpus.driver,
         slurm=spec.slurm,
+        pods=spec.pods.model_copy(update={"image": spec.pods.image or site.pod_image}),
         source=source or _asked_for(spec, recipe),
         package=recipe.package,
         cached_paths=recipe.cached_paths,
@@ -236,6 +239,13 @@ def _fitting(parameter: Parameter, value: int | str) -> str:
         return parameter.check(value)
     except ValueError as error:
         raise ValueError(f"{error}, not {value!r}") from error
+
+
+def _pod_fault(spec: Spec, site: Site) -> Refusal | None:
+    if spec.backend is not Backend.PODS or spec.pods.image or site.pod_image:
+        return None
+    message = "spec.pods.image: name an image; the operator has none of its own (setting pods.image)"
+    return Refusal(Reason.INVALID_SPEC, message)
 
 
 def _parameters(spec: Spec, recipe: Recipe) -> tuple[tuple[str, str], ...] | Refusal:

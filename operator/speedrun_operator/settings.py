@@ -113,6 +113,46 @@ class SlurmSettings(Group):
     )
 
 
+class PodSettings(Group):
+    """How pods are made. Speedruns of backend Pods stay Pending until it is enabled."""
+
+    enabled: bool = Field(default=False, description="Whether this operator runs Speedruns of backend Pods.")
+    image: Annotated[str, StringConstraints(pattern=PRINTABLE)] = Field(
+        default="", description="Image of pods that name none: the trainer image."
+    )
+    python: Annotated[str, StringConstraints(pattern=r"^(python3$|/)[A-Za-z0-9_./@+-]*$")] = Field(
+        default="python3", description="Python in the image or the cache, with torch, for recipes of our trainer."
+    )
+    cache_volume_claim: str = Field(
+        default="", description="PersistentVolumeClaim for caches and logs in each namespace. Empty: none."
+    )
+    user_id: Annotated[int, Field(gt=0)] = Field(default=1000, description="User and group that containers run as.")
+    gpu_resource: str = Field(default="nvidia.com/gpu", description="The resource that a node's GPUs are.")
+    gpu_label_keys: Annotated[list[str], NoDecode] = Field(
+        default_factory=lambda: [
+            "nvidia.com/gpu.product",
+            "gpu.nvidia.com/class",
+            "gpu.nvidia.com/model",
+            "node.kubernetes.io/instance-type",
+        ],
+        description="Labels of nodes that may tell the GPU type, with commas between; case is ignored.",
+    )
+    scheduler_name: str = Field(default="", description="Scheduler of pods that name none. Empty: the cluster's own.")
+    sunk: bool = Field(default=False, description="Whether that is SUNK's pod scheduler: it wants its annotations.")
+    grace_seconds: Annotated[int, Field(ge=1, le=3600)] = Field(
+        default=20, description="From SIGTERM to SIGKILL. SUNK wants less than its Slurm's KillWait (30) minus 5."
+    )
+    poll_seconds: Annotated[float, Field(ge=1)] = Field(default=5, description="Period of reading logs.")
+    give_up_seconds: Annotated[float, Field(ge=0)] = Field(
+        default=300, description="A pod whose image or configuration is at fault is given up after so long."
+    )
+
+    @field_validator("gpu_label_keys", mode="before")
+    @classmethod
+    def _keys(cls, value: object) -> object:
+        return _listed(value)
+
+
 class WatchSettings(Group):
     """Which Speedruns."""
 
@@ -124,7 +164,11 @@ class WatchSettings(Group):
     @field_validator("namespaces", mode="before")
     @classmethod
     def _names(cls, value: object) -> object:
-        return [each.strip() for each in value.split(",") if each.strip()] if isinstance(value, str) else value
+        return _listed(value)
+
+
+def _listed(value: object) -> object:
+    return [each.strip() for each in value.split(",") if each.strip()] if isinstance(value, str) else value
 
 
 class PolicySettings(Group):
@@ -171,6 +215,7 @@ class Settings(BaseSettings):
     login: LoginSettings = Field(default_factory=LoginSettings)
     platform: PlatformSettings = Field(default_factory=PlatformSettings)
     slurm: SlurmSettings = Field(default_factory=SlurmSettings)
+    pods: PodSettings = Field(default_factory=PodSettings)
     watch: WatchSettings = Field(default_factory=WatchSettings)
     policy: PolicySettings = Field(default_factory=PolicySettings)
     health_address: str = Field(default="127.0.0.1:8080", description="host:port of /healthz; empty: none.")

@@ -155,6 +155,12 @@ def test_enums_are_those_of_the_models() -> None:
     assert STATUS["properties"]["conditions"]["items"]["properties"]["type"]["enum"] == list(ConditionType)
 
 
+POD_TEXTS = (
+    "image", "schedulerName", "cacheVolumeClaim", "queueName",
+    "tolerations[].key", "tolerations[].value", "tolerations[].effect",
+)  # fmt: skip
+
+
 def test_what_a_recipe_knows_has_no_default() -> None:
     defaults = {path: schema["default"] for path, schema in nodes(SPEC, "spec") if "default" in schema}
     assert defaults == {
@@ -164,6 +170,10 @@ def test_what_a_recipe_knows_has_no_default() -> None:
             [f"spec.slurm.{name}" for name in ("partition", "account", "qos", "reservation", "constraint")], ""
         ),
         "spec.slurm.nice": 0,
+        "spec.pods": {},
+        **dict.fromkeys([f"spec.pods.{name}" for name in POD_TEXTS], ""),
+        "spec.pods.sharedMemory": "16Gi",
+        "spec.pods.tolerations[].operator": "Equal",
         "spec.runs": 1,
         "spec.runsPerAllocation": 1,
         "spec.parallelism": 1,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from decimal import Decimal
 from enum import StrEnum
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     BaseModel,
@@ -41,6 +41,11 @@ REPOSITORY = (
 )
 REVISION = r"^[A-Za-z0-9_][A-Za-z0-9_+@#=-]*([./][A-Za-z0-9_+@#=-]+)*$"
 SOURCE_PATH = r"^(~/|/)[A-Za-z0-9_./@+ -]*$"
+KUBERNETES_NAME = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
+LABEL_KEY = r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"
+LABEL_VALUE = r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$"
+IMAGE = r"^[A-Za-z0-9][A-Za-z0-9._/:@-]*$"
+QUANTITY = r"^[0-9]+(\.[0-9]+)?(m|k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$"
 
 SlurmWord = Annotated[str, StringConstraints(max_length=128, pattern=rf"({SLURM_WORD})|^$")]
 NodeName = Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=SLURM_NODE)]
@@ -66,6 +71,7 @@ class Model(BaseModel):
 
 class Backend(StrEnum):
     SLURM = "Slurm"
+    PODS = "Pods"
 
 
 class KeyRef(Model):
@@ -180,6 +186,69 @@ class EnvSource(Model):
     secret_key_ref: KeyRef = Field(description="The Secret that holds it.")
 
 
+KubernetesName = Annotated[str, StringConstraints(max_length=253, pattern=rf"({KUBERNETES_NAME})|^$")]
+LabelKey = Annotated[str, StringConstraints(min_length=1, max_length=317, pattern=LABEL_KEY)]
+LabelValue = Annotated[str, StringConstraints(max_length=63, pattern=LABEL_VALUE)]
+Quantity = Annotated[str, StringConstraints(min_length=1, max_length=32, pattern=QUANTITY)]
+Quantities = Annotated[dict[LabelKey, Quantity], Field(max_length=16)]
+
+
+class Resources(Model):
+    """As of a container."""
+
+    requests: Quantities = Field(default_factory=dict, description="What the scheduler keeps for it.")
+    limits: Quantities = Field(default_factory=dict, description="What it may use at most.")
+
+
+class Toleration(Model):
+    """As of a pod."""
+
+    key: Annotated[str, StringConstraints(max_length=317, pattern=rf"({LABEL_KEY})|^$")] = Field(
+        default="", description="The taint's key; empty with Exists means all."
+    )
+    operator: Literal["Exists", "Equal"] = Field(default="Equal", description="How key and value are compared.")
+    value: LabelValue = Field(default="", description="The taint's value.")
+    effect: Literal["", "NoSchedule", "PreferNoSchedule", "NoExecute"] = Field(
+        default="", description="The taint's effect; empty means all."
+    )
+    toleration_seconds: Annotated[StrictInt, Field(ge=0, le=2592000)] | None = Field(
+        default=None, description="With NoExecute: how long it is tolerated. Absent: for ever."
+    )
+
+
+class PodOptions(Model):
+    """Options of the pod; empty means the operator's setting."""
+
+    image: Annotated[str, StringConstraints(max_length=1024, pattern=rf"({IMAGE})|^$")] = Field(
+        default="", description="Image of its containers. Empty: the operator's setting."
+    )
+    image_pull_secrets: Annotated[list[KubernetesName], Field(max_length=8)] = Field(
+        default_factory=list, description="Names of Secrets in the Speedrun's namespace with registry credentials."
+    )
+    resources: Resources = Field(
+        default_factory=Resources, description="Beyond GPUs; what is absent is the recipe's, as requests."
+    )
+    annotations: Annotated[
+        dict[LabelKey, Annotated[str, StringConstraints(max_length=4096)]], Field(max_length=32)
+    ] = Field(default_factory=dict, description="Annotations of the pod.")
+    scheduler_name: KubernetesName = Field(default="", description="The pod's scheduler. Empty: the setting.")
+    node_selector: Annotated[dict[LabelKey, LabelValue], Field(max_length=16)] = Field(
+        default_factory=dict, description="Labels that the node must have."
+    )
+    tolerations: Annotated[list[Toleration], Field(max_length=16)] = Field(
+        default_factory=list, description="Taints of nodes that it may run on; that of NVIDIA's GPUs is always there."
+    )
+    cache_volume_claim: KubernetesName = Field(
+        default="",
+        description="A PersistentVolumeClaim in the Speedrun's namespace for caches and logs. Empty: the setting; where "
+        "that is empty, too, they go with the pod.",
+    )
+    shared_memory: Quantity = Field(default="16Gi", description="Size of /dev/shm.")
+    queue_name: Annotated[str, StringConstraints(max_length=63, pattern=rf"({KUBERNETES_NAME})|^$")] = Field(
+        default="", description="A LocalQueue of Kueue that admits the pod."
+    )
+
+
 class EnvVar(Model):
     """An environment variable of the runs."""
 
@@ -254,6 +323,7 @@ class Spec(Model):
         default_factory=list, description="Environment variables of the runs."
     )
     slurm: SlurmOptions = Field(default=SlurmOptions(), description="Options for the backend Slurm.")
+    pods: PodOptions = Field(default=PodOptions(), description="Options for the backend Pods.")
 
 
 def mutable(name: str) -> bool:
