@@ -10,6 +10,7 @@ from datetime import datetime
 
 from speedrun_operator.api.phases import AllocationState
 from speedrun_operator.api.resource import Resource
+from speedrun_operator.api.spec import Backend as Kind
 from speedrun_operator.backends.base import AllocationRef
 from speedrun_operator.clock import SYSTEM, Clock
 from speedrun_operator.lifecycle.situation import Policy, Waiting
@@ -32,26 +33,44 @@ class Setup:
     policy: Policy
     poll_seconds: float
     release_seconds: float
-    waiting: Waiting | None = None
     clock: Clock = SYSTEM
     rules: Rules = field(default_factory=Rules)
+    pod_poll_seconds: float = 5.0
+    waiting: Mapping[Kind, Waiting] = field(default_factory=dict)
 
     def waits(self, resource: Resource) -> Waiting | None:
         """What keeps this resource's allocations from being submitted, as long as the operator's settings are these."""
-        if self.waiting is not None or resource.spec is None:
-            return self.waiting
+        waiting = self.waiting.get(kind_of(resource))
+        if waiting is not None or resource.spec is None:
+            return waiting
         later = forbidden(self.rules, resource.identity, resource.spec, asked_code(resource.spec))
         return Waiting(later.reason, later.message) if later is not None else None
+
+    def period(self, kind: Kind) -> float:
+        """Seconds between two polls."""
+        return self.pod_poll_seconds if kind is Kind.PODS else self.poll_seconds
 
     def refs(self, resource: Resource, *, all_: bool = False) -> list[AllocationRef]:
         """The resource's allocations as a backend is asked about them; those that ended, too, if `all_`."""
         recipe = self.recipes.get(resource.spec.recipe.name) if resource.spec else None
         log_format = recipe.log_format if recipe else DEFAULT_FORMAT
         return [
-            AllocationRef(resource.identity, each.id, each.submitted or each.claimed, log_format)
+            AllocationRef(
+                resource.identity,
+                each.id,
+                each.submitted or each.claimed,
+                log_format,
+                job_id=each.job_id,
+                backend=kind_of(resource),
+            )
             for each in resource.status.allocations
             if all_ or each.state is not AllocationState.ENDED
         ]
+
+
+def kind_of(resource: Resource) -> Kind:
+    """The backend of a resource; what has no valid spec has no jobs anywhere."""
+    return resource.spec.backend if resource.spec is not None else Kind.SLURM
 
 
 @dataclass

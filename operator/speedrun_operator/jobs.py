@@ -8,9 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from speedrun_operator.api.resource import Resource
+from speedrun_operator.api.spec import Backend as Kind
 from speedrun_operator.api.status import Status
 from speedrun_operator.backends.base import AllocationRef, Backend, Snapshot
-from speedrun_operator.entries import DEFAULT_FORMAT, Entry, Setup
+from speedrun_operator.entries import DEFAULT_FORMAT, Entry, Setup, kind_of
 from speedrun_operator.lifecycle.observation import Accepted, Busy, Outcome, Unknown
 from speedrun_operator.lifecycle.situation import Submit, Waiting
 from speedrun_operator.planner import Planner
@@ -22,17 +23,17 @@ logger = logging.getLogger(__name__)
 class Jobs:
     """See the module. Counts are since the start."""
 
-    def __init__(self, backend: Backend, setup: Setup, planner: Planner) -> None:
-        self._backend = backend
+    def __init__(self, backends: Mapping[Kind, Backend], setup: Setup, planner: Planner) -> None:
+        self._backends = backends
         self._planner = planner
         self._setup = setup
         self.submissions = 0
         self.cancellations = 0
 
-    async def observe(self, refs: Sequence[AllocationRef]) -> Snapshot:
-        """What the backend says of all of them; a fault of its own is no answer either."""
+    async def observe(self, backend: Backend, refs: Sequence[AllocationRef]) -> Snapshot:
+        """What a backend says of all of them; a fault of its own is no answer either."""
         try:
-            return await self._backend.observe(refs)
+            return await backend.observe(refs)
         except Exception:
             logger.exception("a poll failed in the operator itself; it is tried again")
             return Snapshot(error=Unknown("OperatorError", "the poll failed in the operator; its log says why"))
@@ -54,10 +55,11 @@ class Jobs:
         arms = {each.index: each.arm for each in resource.status.runs}
         runs = [(index, arms.get(index, FIRST_ARM)) for index in allocation.runs]
         self.submissions += 1
-        outcome = await self._backend.submit(
+        backend = self._backends[ref.backend]
+        outcome = await backend.submit(
             ref, plan_.for_runs(runs, allocation.time_limit_seconds, allocation.avoids or ())
         )
-        name = self._backend.name_of(ref)
+        name = backend.name_of(ref)
         if isinstance(outcome, Accepted):
             logger.info("%s: %s is job %s", resource.identity, name, outcome.job_id)
         else:
@@ -72,19 +74,30 @@ class Jobs:
             logger.warning("%s: not cancelled yet: %s: %s", entry.resource.identity, answer.reason, answer.message)
             return False
         now = self._setup.clock.monotonic()
-        gone = {ref.allocation: now for ref in refs if answer.get(self._backend.name_of(ref))}
+        gone = {ref.allocation: now for ref in refs if answer.get(self.name_of(ref))}
         entry.gone |= gone
         return len(gone) == len(refs)
 
     async def cancel(self, refs: Sequence[AllocationRef]) -> Mapping[str, bool] | Unknown:
-        """As `Backend.cancel`, counted."""
+        """As `Backend.cancel`, counted, of allocations that are all in one place. Unknown where that is not set up."""
         self.cancellations += 1
-        return await self._backend.cancel(refs)
+        backend = self._backends.get(refs[0].backend) if refs else None
+        if backend is None:
+            return Unknown("BackendMissing", "the operator has no such backend now", reachable=False) if refs else {}
+        return await backend.cancel(refs)
+
+    def can(self, kind: Kind) -> bool:
+        """Whether the operator has this backend now."""
+        return kind in self._backends
+
+    def name_of(self, ref: AllocationRef) -> str:
+        return self._backends[ref.backend].name_of(ref)
 
     def with_log_path(self, resource: Resource, status: Status) -> Status:
         """`status` with where a person finds the newest allocation's log."""
-        if not status.allocations:
+        backend = self._backends.get(kind_of(resource))
+        if not status.allocations or backend is None:
             return status
         newest = status.allocations[-1]
         ref = AllocationRef(resource.identity, newest.id, newest.claimed, DEFAULT_FORMAT)
-        return status.model_copy(update={"log_path": self._backend.log_path(ref)})
+        return status.model_copy(update={"log_path": backend.log_path(ref)})

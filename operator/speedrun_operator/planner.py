@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from speedrun_operator.api.phases import Reason
 from speedrun_operator.api.resource import Resource
-from speedrun_operator.api.spec import KeyRef, Spec
+from speedrun_operator.api.spec import Backend, KeyRef, Spec
 from speedrun_operator.backends.base import Sources
 from speedrun_operator.kube.client import Kube
 from speedrun_operator.kube.values import Missing, config_map, secret
@@ -50,6 +50,8 @@ class Planner:
         made = plan(spec, self._recipes, self._site, source)
         if isinstance(made, Refusal):
             return made, None
+        if spec.backend is Backend.PODS:
+            return made, None  # its secrets are the kubelet's affair, and its code the recipe's own
         recipe = self._recipes[spec.recipe.name]
         if source is None and (asked := wanted(spec, recipe)) is not None:
             if self._sources is None or not look:
@@ -68,6 +70,8 @@ class Planner:
     async def sealed(self, resource: Resource, made: RunPlan) -> Sealed | Waiting:
         """What goes with an allocation, read now; or what is missing of it. Raises ApiError."""
         spec = resource.spec
+        if spec is not None and spec.backend is Backend.PODS:
+            return Sealed()
         try:
             return await self._sealed(resource.identity.namespace, spec, made) if spec else Sealed()
         except _Waits as waits:

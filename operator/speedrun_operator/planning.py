@@ -14,7 +14,7 @@ from decimal import Decimal
 
 from speedrun_operator import variables
 from speedrun_operator.api.phases import Reason
-from speedrun_operator.api.spec import Backend, PodOptions, SlurmOptions, Spec
+from speedrun_operator.api.spec import Backend, KeyRef, PodOptions, SlurmOptions, Spec
 from speedrun_operator.api.status import PlanSummary
 from speedrun_operator.recipes.recipe import Container, Parameter, Recipe, Step
 from speedrun_operator.sealed.sealed import Sealed
@@ -70,7 +70,7 @@ class RunPlan:
     `parameters` and `env` are as they were written; `runs` has them for each run. `gpu_types`: those that the recipe
     and the spec allow, the best first; none: any. `driver`: the oldest major version of NVIDIA's that will do.
     `usable_nodes`: how many nodes can run it, as far as that is known. `secret_env` are the names of variables whose
-    values go another way than the script: in `sealed`, which is there only while it is submitted.
+    values go another way than the script: in `sealed`, which is there only while it is submitted, or by `secret_refs`.
     """
 
     recipe: str
@@ -99,6 +99,7 @@ class RunPlan:
     declared: Mapping[str, Parameter]
     env: tuple[tuple[str, str], ...] = ()
     secret_env: tuple[str, ...] = ()
+    secret_refs: tuple[tuple[str, KeyRef], ...] = ()
     usable_nodes: int | None = None
     runs: tuple[PlannedRun, ...] = ()
     sealed: Sealed = field(default=Sealed(), repr=False, compare=False)
@@ -197,6 +198,9 @@ def plan(spec: Spec, recipes: Mapping[str, Recipe], site: Site, source: Source |
         declared=recipe.parameters,
         env=tuple((each.name, each.value) for each in spec.env if each.value_from is None),
         secret_env=tuple(each.name for each in spec.env if each.value_from is not None),
+        secret_refs=tuple(
+            (each.name, each.value_from.secret_key_ref) for each in spec.env if each.value_from is not None
+        ),
     )
 
 
@@ -242,7 +246,12 @@ def _fitting(parameter: Parameter, value: int | str) -> str:
 
 
 def _pod_fault(spec: Spec, site: Site) -> Refusal | None:
-    if spec.backend is not Backend.PODS or spec.pods.image or site.pod_image:
+    if spec.backend is not Backend.PODS:
+        return None
+    if spec.recipe.source is not None:
+        message = "spec.recipe.source: pods run the recipe's own code; leave it out, or use backend Slurm"
+        return Refusal(Reason.INVALID_SPEC, message)
+    if spec.pods.image or site.pod_image:
         return None
     message = "spec.pods.image: name an image; the operator has none of its own (setting pods.image)"
     return Refusal(Reason.INVALID_SPEC, message)

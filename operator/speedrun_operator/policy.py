@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from speedrun_operator.api.names import Identity
 from speedrun_operator.api.phases import Reason
-from speedrun_operator.api.spec import Spec
+from speedrun_operator.api.spec import Backend, Spec
 from speedrun_operator.planning import Later
 
 CUSTOM = "custom"
@@ -42,6 +42,8 @@ class Asked:
 
 def asked_code(spec: Spec) -> tuple[Asked, ...]:
     """What of `spec` puts other code in the place of the recipe's own."""
+    if spec.backend is Backend.PODS and spec.pods.image:
+        return (Asked("spec.pods.image"),)
     source = spec.recipe.source
     if source is None:
         return ()

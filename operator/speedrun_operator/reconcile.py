@@ -19,8 +19,9 @@ from speedrun_operator.api.cluster import ClusterState
 from speedrun_operator.api.names import Identity
 from speedrun_operator.api.phases import AllocationState
 from speedrun_operator.api.resource import Resource
+from speedrun_operator.api.spec import Backend as Kind
 from speedrun_operator.backends.base import AllocationRef, Backend, Snapshot, Sources
-from speedrun_operator.entries import Entry, Setup, lent, newer
+from speedrun_operator.entries import Entry, Setup, kind_of, lent, newer
 from speedrun_operator.expiry import Expiry
 from speedrun_operator.jobs import Jobs
 from speedrun_operator.kube.client import ApiError, Conflict, Kube, NotFound, Refused
@@ -43,10 +44,12 @@ MOST_SLEEP = 3600.0
 
 
 class Engine:
-    """See the module. `backend` is None where no login is configured; `Setup.waiting` then says so."""
+    """See the module. A backend that is not configured is not in `backends`; `Setup.waiting` then says so."""
 
-    def __init__(self, *, kube: Kube, backend: Backend | None, setup: Setup, sources: Sources | None = None) -> None:
-        self._backend = backend
+    def __init__(
+        self, *, kube: Kube, backends: Mapping[Kind, Backend], setup: Setup, sources: Sources | None = None
+    ) -> None:
+        self._backends = backends
         self._clock = setup.clock
         self._setup = setup
         self._entries: dict[str, Entry] = {}
@@ -57,17 +60,17 @@ class Engine:
         self.polls = 0
         self._record = Record(kube, setup.clock)
         self._planner = Planner(kube, sources, setup.recipes, setup.site)
-        self._jobs = Jobs(backend, setup, self._planner) if backend is not None else None
-        self._around = Surroundings(backend, setup.clock)
-        self._release = Release(kube, self._jobs, setup) if self._jobs is not None else None
+        self._jobs = Jobs(backends, setup, self._planner)
+        self._around = Surroundings(backends.get(Kind.SLURM), setup.clock)
+        self._release = Release(kube, self._jobs, setup)
 
     @property
     def submissions(self) -> int:
-        return self._jobs.submissions if self._jobs else 0
+        return self._jobs.submissions
 
     @property
     def cancellations(self) -> int:
-        return self._jobs.cancellations if self._jobs else 0
+        return self._jobs.cancellations
 
     # --- what comes in -------------------------------------------------------------------------------------------
 
@@ -95,9 +98,9 @@ class Engine:
             return
         if entry.retry is not None:
             entry.retry.cancel()
-        if self._backend is not None:
+        if backend := self._backends.get(kind_of(entry.resource)):
             for ref in self._setup.refs(entry.resource, all_=True):
-                self._backend.forget(self._backend.name_of(ref))
+                backend.forget(backend.name_of(ref))
 
     def cluster_is(self, state: ClusterState) -> None:
         """The cluster's readiness changed: whoever waits for it looks again."""
@@ -111,55 +114,64 @@ class Engine:
 
     async def release(self, identity: Identity) -> None:
         """End the jobs of an object that is being deleted; return when they are gone, or after `release_seconds`."""
-        if self._release is not None:
+        if self._backends:
             await self._release.release(identity, self._entries.get(identity.uid))
 
     # --- loops ---------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Poll until cancelled."""
-        side = [asyncio.create_task(self._beat()), asyncio.create_task(self.expiry.run())]
+        loops = [self._beat(), self.expiry.run(), *(self._follow(*each) for each in self._backends.items())]
+        side = [asyncio.create_task(each) for each in loops]
         try:
-            while True:
-                began = self._clock.monotonic()
-                snapshot = await self._poll()
-                took = self._clock.monotonic() - began
-                period = 0.0 if snapshot.behind else self._setup.poll_seconds * random.uniform(0.9, 1.1)
-                # Slurm is left alone for at least as long as it was kept busy.
-                await asyncio.sleep(max(POLL_LEAST, snapshot.rest, took, period - took))
+            await asyncio.gather(*side)
         finally:
             for task in (*side, *self._tasks):
                 task.cancel()
+
+    async def _follow(self, kind: Kind, backend: Backend) -> None:
+        """Poll all that is live in one place, and what it has news of in between."""
+        while True:
+            began = self._clock.monotonic()
+            snapshot = await self._poll(kind, backend)
+            took = self._clock.monotonic() - began
+            period = 0.0 if snapshot.behind else self._setup.period(kind) * random.uniform(0.9, 1.1)
+            # It is left alone for at least as long as it was kept busy.
+            end = self._clock.monotonic() + max(POLL_LEAST, snapshot.rest, took, period - took)
+            while (left := end - self._clock.monotonic()) > 0:
+                names = await backend.changed(left)
+                if names is None:
+                    break
+                await self._poll(kind, backend, names)
 
     async def _beat(self) -> None:
         while True:
             self.ticked = self._clock.monotonic()
             await asyncio.sleep(1)
 
-    async def _poll(self) -> Snapshot:
-        """One poll of everything live."""
-        if self._jobs is None:
-            return Snapshot()
+    async def _poll(self, kind: Kind, backend: Backend, names: frozenset[str] | None = None) -> Snapshot:
+        """One poll of everything live there, or of `names`."""
         by_uid = {
             uid: refs
             for uid, entry in self._entries.items()
-            if not entry.resource.deleting and (refs := self._setup.refs(entry.resource))
+            if kind_of(entry.resource) is kind
+            and not entry.resource.deleting
+            and (refs := [each for each in self._setup.refs(entry.resource) if _is_of(each, backend, names)])
         }
         if not by_uid:
             return Snapshot()
         snapshot = self._around.gone()
         if snapshot is None:
             self.polls += 1
-            snapshot = await self._jobs.observe([ref for refs in by_uid.values() for ref in refs])
-        await asyncio.gather(*(self._after_poll(uid, refs, snapshot) for uid, refs in by_uid.items()))
+            snapshot = await self._jobs.observe(backend, [ref for refs in by_uid.values() for ref in refs])
+        await asyncio.gather(*(self._after_poll(uid, backend, refs, snapshot) for uid, refs in by_uid.items()))
         return snapshot
 
-    async def _after_poll(self, uid: str, refs: list[AllocationRef], snapshot: Snapshot) -> None:
-        assert self._backend is not None
+    async def _after_poll(self, uid: str, backend: Backend, refs: list[AllocationRef], snapshot: Snapshot) -> None:
         observed = {
             ref.allocation: snapshot.observed[name]
             for ref in refs
-            if (name := self._backend.name_of(ref)) in snapshot.observed
+            if (name := backend.name_of(ref)) in snapshot.observed
         }
         entry = self._entries.get(uid)
         if entry is not None:
@@ -255,7 +267,7 @@ class Engine:
             forbidden = self._setup.waits(resource)
             async with lent(self._slots):
                 plan_, waiting = await self._planner.plan(resource, look=forbidden is None)
-                if forbidden is None and waiting is None:
+                if forbidden is None and waiting is None and kind_of(resource) is Kind.SLURM:
                     plan_, waiting = await self._around.placed(resource, plan_)
             if entry.resource is not resource:  # it changed meanwhile
                 continue
@@ -276,7 +288,7 @@ class Engine:
             decision = decide(situation)
             submit = () if entry.waits else decision.submit
             try:
-                new = self._jobs.with_log_path(resource, decision.status) if self._jobs else decision.status
+                new = self._jobs.with_log_path(resource, decision.status)
                 await self._record.write(entry, new, decision.notices, fresh=bool(submit))
             except Conflict:
                 await self._record.read(entry)
@@ -284,13 +296,13 @@ class Engine:
             entry.wake_at = decision.wake_at
             if is_finished(entry.resource.status) or entry.resource.deleting:
                 continue
-            if decision.cancel and not (self._jobs and await self._jobs.end(entry, decision.cancel)):
+            if decision.cancel and not await self._jobs.end(entry, decision.cancel):
                 return False
             gone = entry.cancelled(self._clock.monotonic())
             if decision.submit and not submit:
                 return None
             if submit:
-                if self._jobs is None or not isinstance(plan_, RunPlan) or not entry.resource.protected:
+                if not isinstance(plan_, RunPlan) or not entry.resource.protected:
                     return False
                 async with lent(self._slots):
                     outcomes = await self._jobs.submit(entry.resource, submit, plan_)
@@ -300,3 +312,7 @@ class Engine:
                 return not any(open_) and waiting is None
             observed, unanswered = {}, None
         return False
+
+
+def _is_of(ref: AllocationRef, backend: Backend, names: frozenset[str] | None) -> bool:
+    return names is None or backend.name_of(ref) in names

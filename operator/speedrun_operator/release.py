@@ -8,7 +8,7 @@ import logging
 from speedrun_operator.api.names import Identity
 from speedrun_operator.api.resource import Resource
 from speedrun_operator.backends.base import AllocationRef
-from speedrun_operator.entries import DEFAULT_FORMAT, Entry, Setup
+from speedrun_operator.entries import DEFAULT_FORMAT, Entry, Setup, kind_of
 from speedrun_operator.jobs import Jobs
 from speedrun_operator.kube import events
 from speedrun_operator.kube.client import ApiError, Kube
@@ -43,7 +43,7 @@ class Release:
             elif all(answer.values()):
                 return
             else:
-                said = Unknown("StillRunning", "Slurm has not ended the job yet")
+                said = Unknown("StillRunning", "the job has not ended yet")
             if self._clock.monotonic() + pause > deadline:
                 message = f"deleted without knowing that its job ended ({said.reason}: {said.message})"
                 logger.warning("%s: %s", identity, message)
@@ -66,8 +66,8 @@ class Release:
                 resource = Resource.parse(await self._kube.get_speedrun(identity.namespace, identity.name))
             except ApiError:
                 return [AllocationRef(identity, 0, self._clock.now(), DEFAULT_FORMAT)]
-        if is_finished(resource.status):
+        if is_finished(resource.status) or not self._jobs.can(kind_of(resource)):
             return []
         number = len(resource.status.allocations)
-        following = AllocationRef(identity, number, self._clock.now(), DEFAULT_FORMAT)
+        following = AllocationRef(identity, number, self._clock.now(), DEFAULT_FORMAT, backend=kind_of(resource))
         return [*self._setup.refs(resource), following]

@@ -40,22 +40,22 @@ def scopes(namespaces: Sequence[str]) -> list[str | None]:
 
 
 class Resync:
-    """See the module. `backend` None: no orphans to look for."""
+    """See the module. Orphans are looked for in all of `backends`."""
 
     def __init__(
         self,
         kube: Kube,
         engine: Engine,
-        backend: Backend | None,
+        backends: Sequence[Backend],
         namespaces: Sequence[str],
         clock: Clock = SYSTEM,
     ) -> None:
         self._kube = kube
         self._engine = engine
-        self._backend = backend
+        self._backends = tuple(backends)
         self._namespaces = namespaces
         self._clock = clock
-        self._suspects: frozenset[str] = frozenset()
+        self._suspects: dict[Backend, frozenset[str]] = {}
         self._lagging: frozenset[str] = frozenset()
 
     async def run(self, seconds: float) -> None:
@@ -70,7 +70,7 @@ class Resync:
     async def once(self) -> None:
         """One resync. Raises ApiError."""
         # Jobs first: a job made after this look belongs to a resource that the lists below show.
-        jobs = await self._backend.jobs() if self._backend is not None else ()
+        jobs = [(backend, await backend.jobs()) for backend in self._backends]
         uids: set[str] = set()
         lagging: set[str] = set()
         for namespace in scopes(self._namespaces):
@@ -83,8 +83,9 @@ class Resync:
                 uids.add(str(raw["metadata"]["uid"]))
                 await self._labelled(raw)
         self._lagging = frozenset(lagging)
-        if not isinstance(jobs, Unknown):
-            await self._end_orphans(jobs, uids)
+        for backend, there in jobs:
+            if not isinstance(there, Unknown):
+                await self._end_orphans(backend, there, uids)
 
     async def _labelled(self, raw: dict[str, Any]) -> None:
         if _hidden_by_mistake(raw):
@@ -104,21 +105,21 @@ class Resync:
             await _patch(self._kube, raw, {"annotations": {TOUCH: rfc3339(self._clock.now())}})
         return uid
 
-    async def _end_orphans(self, jobs: Sequence[MarkedJob], uids: set[str]) -> None:
+    async def _end_orphans(self, backend: Backend, jobs: Sequence[MarkedJob], uids: set[str]) -> None:
         absent = {
             job.name: job
             for job in jobs
             if job.uid not in uids and (not self._namespaces or job.namespace in self._namespaces)
         }
-        orphans = [job for name, job in absent.items() if name in self._suspects]
-        self._suspects = frozenset(absent)
-        if not orphans or self._backend is None:
+        orphans = [job for name, job in absent.items() if name in self._suspects.get(backend, ())]
+        self._suspects[backend] = frozenset(absent)
+        if not orphans:
             return
         for job in orphans:
             logger.warning(
                 "job %s (%s) has no Speedrun in namespace %s any more: ended", job.id, job.name, job.namespace
             )
-        answer = await self._backend.cancel_jobs(orphans)
+        answer = await backend.cancel_jobs(orphans)
         if isinstance(answer, Unknown):
             logger.warning("orphans were not ended: %s: %s", answer.reason, answer.message)
 

@@ -20,6 +20,11 @@ from pythonjsonlogger.json import JsonFormatter
 from speedrun_operator import __version__
 from speedrun_operator.api.names import CRD_INSTALL, GROUP, VERSION, cluster8
 from speedrun_operator.api.phases import Reason
+from speedrun_operator.api.spec import Backend as Kind
+from speedrun_operator.backends.base import Backend
+from speedrun_operator.backends.pods.backend import PodsBackend
+from speedrun_operator.backends.pods.manifest import CLUSTER_LABEL
+from speedrun_operator.backends.pods.site import PodSite
 from speedrun_operator.backends.slurm.backend import SlurmBackend, SlurmSite
 from speedrun_operator.backends.slurm.sources import SlurmSources
 from speedrun_operator.entries import Setup
@@ -28,6 +33,7 @@ from speedrun_operator.handlers import EngineLink, Watcher
 from speedrun_operator.health import HealthServer
 from speedrun_operator.kube.access import Access, AccessError, own_namespace
 from speedrun_operator.kube.client import Kube, NotFound, Refused, Unavailable
+from speedrun_operator.kube.pods import Pods
 from speedrun_operator.kube.transport import tls_context
 from speedrun_operator.lifecycle.situation import Policy, Waiting
 from speedrun_operator.login import Login, LoginTarget
@@ -109,14 +115,19 @@ async def _cluster(kube: Kube, held: Access, settings: Settings) -> str:
 async def _serve(
     settings: Settings, kube: Kube, held: Access, api: PlatformApi | None, cluster: str, stop: asyncio.Event
 ) -> int:
-    backend = slurm_backend(settings, cluster)
-    sources = SlurmSources(backend.login) if backend else None
-    engine = Engine(kube=kube, backend=backend, setup=_setup(settings, cluster), sources=sources)
+    slurm, pods = slurm_backend(settings, cluster), pods_backend(settings, kube, cluster)
+    backends: dict[Kind, Backend] = {}
+    if slurm is not None:
+        backends[Kind.SLURM] = slurm
+    if pods is not None:
+        backends[Kind.PODS] = pods
+    sources = SlurmSources(slurm.login) if slurm else None
+    engine = Engine(kube=kube, backends=backends, setup=_setup(settings, cluster), sources=sources)
     health: HealthServer | None = None
     if settings.health_address:
         try:
             health = HealthServer(
-                settings.health_address, lambda: engine.ticked, lambda: _counts(engine, backend, held, api)
+                settings.health_address, lambda: engine.ticked, lambda: _counts(engine, slurm, held, api)
             )
         except OSError as error:
             logger.error("health_address %s: %s", settings.health_address, error)
@@ -126,11 +137,12 @@ async def _serve(
     tasks = [
         asyncio.create_task(engine.run(), name="engine"),
         asyncio.create_task(
-            Resync(kube, engine, backend, settings.watch.namespaces).run(settings.watch.resync_seconds), name="resync"
+            Resync(kube, engine, [*backends.values()], settings.watch.namespaces).run(settings.watch.resync_seconds),
+            name="resync",
         ),
     ]
     if api is not None:
-        tasks += await follow(settings, kube, engine, backend, api)
+        tasks += await follow(settings, kube, engine, slurm, api)
     watcher.start()
     logger.info("speedrun-operator %s runs for cluster %s", __version__, cluster)
     try:
@@ -145,7 +157,7 @@ async def _serve(
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        if backend is not None:
+        for backend in backends.values():
             await backend.close()
         if health is not None:
             health.stop()
@@ -202,23 +214,51 @@ def slurm_backend(settings: Settings, cluster: str) -> SlurmBackend | None:
     return SlurmBackend(login, SlurmSite(settings.slurm.root, settings.slurm.python), cluster)
 
 
+def pods_backend(settings: Settings, kube: Kube, cluster: str) -> PodsBackend | None:
+    """The backend Pods, or None where it is not enabled."""
+    given = settings.pods
+    if not given.enabled:
+        return None
+    site = PodSite(
+        python=given.python,
+        cache_claim=given.cache_volume_claim,
+        user_id=given.user_id,
+        gpu_resource=given.gpu_resource,
+        gpu_label_keys=tuple(given.gpu_label_keys),
+        scheduler_name=given.scheduler_name,
+        sunk=given.sunk,
+        grace_seconds=given.grace_seconds,
+        give_up=timedelta(seconds=given.give_up_seconds),
+    )
+    return PodsBackend(Pods(kube, f"{CLUSTER_LABEL}={cluster}", settings.watch.namespaces), site, cluster)
+
+
 def _setup(settings: Settings, cluster: str) -> Setup:
-    waiting = None
+    waiting: dict[Kind, Waiting] = {}
     if missing := settings.login.missing:
-        waiting = Waiting(
+        waiting[Kind.SLURM] = Waiting(
             Reason.LOGIN_NOT_CONFIGURED.value,
             f"the operator does not know the login service: set {', '.join(missing)} and start it again",
+        )
+    if not settings.pods.enabled:
+        waiting[Kind.PODS] = Waiting(
+            Reason.PODS_NOT_ENABLED.value, "the operator makes no pods: set pods.enabled and start it again"
         )
     return Setup(
         cluster=cluster,
         recipes=shipped(),
-        site=Site(gpu_partition=settings.slurm.gpu_partition, partition=settings.slurm.partition),
+        site=Site(
+            gpu_partition=settings.slurm.gpu_partition,
+            partition=settings.slurm.partition,
+            pod_image=settings.pods.image,
+        ),
         policy=Policy(
             lost_after=timedelta(seconds=settings.slurm.lost_after_seconds),
             never_after=timedelta(seconds=settings.slurm.never_after_seconds),
         ),
         poll_seconds=settings.slurm.poll_seconds,
         release_seconds=settings.slurm.release_seconds,
+        pod_poll_seconds=settings.pods.poll_seconds,
         waiting=waiting,
         rules=Rules(
             recipes=tuple(settings.policy.allowed_recipes),

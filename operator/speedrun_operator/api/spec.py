@@ -228,9 +228,9 @@ class PodOptions(Model):
     resources: Resources = Field(
         default_factory=Resources, description="Beyond GPUs; what is absent is the recipe's, as requests."
     )
-    annotations: Annotated[
-        dict[LabelKey, Annotated[str, StringConstraints(max_length=4096)]], Field(max_length=32)
-    ] = Field(default_factory=dict, description="Annotations of the pod.")
+    annotations: Annotated[dict[LabelKey, Annotated[str, StringConstraints(max_length=4096)]], Field(max_length=32)] = (
+        Field(default_factory=dict, description="Annotations of the pod.")
+    )
     scheduler_name: KubernetesName = Field(default="", description="The pod's scheduler. Empty: the setting.")
     node_selector: Annotated[dict[LabelKey, LabelValue], Field(max_length=16)] = Field(
         default_factory=dict, description="Labels that the node must have."
@@ -240,8 +240,8 @@ class PodOptions(Model):
     )
     cache_volume_claim: KubernetesName = Field(
         default="",
-        description="A PersistentVolumeClaim in the Speedrun's namespace for caches and logs. Empty: the setting; where "
-        "that is empty, too, they go with the pod.",
+        description="A PersistentVolumeClaim in the Speedrun's namespace for caches and logs. Empty: the setting; "
+        "where that is empty, too, they go with the pod.",
     )
     shared_memory: Quantity = Field(default="16Gi", description="Size of /dev/shm.")
     queue_name: Annotated[str, StringConstraints(max_length=63, pattern=rf"({KUBERNETES_NAME})|^$")] = Field(

@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Protocol
 
 from speedrun_operator.api.names import Identity
+from speedrun_operator.api.spec import Backend as Kind
 from speedrun_operator.facts import ClusterFacts
 from speedrun_operator.lifecycle.observation import Observed, Outcome, Unknown
 from speedrun_operator.planning import RunPlan
@@ -20,12 +21,17 @@ from speedrun_operator.source.resolved import Source, Unresolved, Wanted
 
 @dataclass(frozen=True, slots=True)
 class AllocationRef:
-    """One allocation as a backend is asked about it. `since` bounds look-ups of ended jobs (UTC)."""
+    """One allocation as a backend is asked about it. `since` bounds look-ups of ended jobs (UTC).
+
+    `job_id`: the number under which it was accepted, as far as is known. `backend`: where it is.
+    """
 
     identity: Identity
     allocation: int
     since: datetime
     log_format: str
+    job_id: str | None = None
+    backend: Kind = Kind.SLURM
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +77,10 @@ class Backend(Protocol):
 
     async def observe(self, refs: Sequence[AllocationRef]) -> Snapshot:
         """Ask about all allocations at once. `Snapshot.observed` then has every one of them, unknown ones as UNSEEN."""
+        ...
+
+    async def changed(self, seconds: float) -> frozenset[str] | None:
+        """Wait for news: names of allocations of which there is some, or None after `seconds` without."""
         ...
 
     async def cancel(self, refs: Sequence[AllocationRef]) -> Mapping[str, bool] | Unknown:

@@ -6,6 +6,7 @@ backends as a real one outlives the operator; `MemoryBackend` is one operator's 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -142,6 +143,10 @@ class MemoryBackend:
             self._caught_up.add(name)
         log = reading.progress if name in self._caught_up else None
         return replace(job.seen, asked=now, log=log, log_complete=whole and job.seen.state is JobState.ENDED)
+
+    async def changed(self, seconds: float) -> frozenset[str] | None:
+        await asyncio.sleep(seconds)
+        return None
 
     async def cancel(self, refs: Sequence[AllocationRef]) -> Mapping[str, bool] | Unknown:
         if self.cluster.silent:

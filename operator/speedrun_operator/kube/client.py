@@ -21,7 +21,7 @@ import aiohttp
 from speedrun_operator import __version__
 from speedrun_operator.api.names import CRD_INSTALL, GROUP, PLURAL, VERSION
 from speedrun_operator.kube.access import Access, AccessError, Credentials
-from speedrun_operator.kube.transport import Transport
+from speedrun_operator.kube.transport import TIMEOUT_SECONDS, Reply, Transport
 
 logger = logging.getLogger(__name__)
 
@@ -83,15 +83,69 @@ class Kube:
         A 401 is answered once with a renewed credential, if there is one: the server did nothing with the request.
         """
         headers = {"Accept": "application/json", "Content-Type": content_type, "User-Agent": USER_AGENT}
-        target = f"{path}?{urlencode(query)}" if query else path
         data = None if body is None else json.dumps(body).encode()
+        reply = await self._send(method, path, query, headers, data)
+        try:
+            read = json.loads(reply.body)
+        except ValueError as error:
+            raise Unavailable(reply.status, "the API server's answer is no JSON") from error
+        return read if isinstance(read, dict) else {}
+
+    async def raw(self, path: str, *, query: Sequence[tuple[str, str]] = (), seconds: float = TIMEOUT_SECONDS) -> bytes:
+        """The reply's bytes to a GET, such as of a container's log. Raises as `request`."""
+        headers = {"Accept": "*/*", "User-Agent": USER_AGENT}
+        return (await self._send("GET", path, query, headers, None, seconds)).body
+
+    async def watch(self, path: str, *, query: Sequence[tuple[str, str]], silence: float) -> AsyncIterator[Json]:
+        """Watch events until the API server ends the stream. Raises as `request`, and when it is silent for `silence`.
+
+        `silence`: seconds; the server sends a bookmark about once a minute.
+        """
+        headers = {"Accept": "application/json", "User-Agent": USER_AGENT}
+        target = f"{path}?{urlencode([*query, ('watch', 'true')])}"
+        await self._turn()
+        answer = None
+        try:
+            used = await self._access.current()
+            answer = await self._transport.open(used, target, headers, silence)
+            if answer.status == 401:
+                body = await answer.read()
+                answer.close()
+                answer = await self._transport.open(await self._renewed(used, body), target, headers, silence)
+            if answer.status >= 400:
+                raise _error(answer.status, await answer.read(), answer.headers.get("Retry-After"))
+            left = b""
+            while chunk := await answer.content.readany():
+                *lines, left = (left + chunk).split(b"\n")
+                for line in lines:
+                    yield json.loads(line)
+        except AccessError as error:
+            raise Unavailable(0, str(error)) from error
+        except ValueError as error:
+            raise Unavailable(0, "the API server's watch is no JSON") from error
+        except (TimeoutError, aiohttp.ClientError, OSError) as error:
+            raise Unavailable(0, f"the API server does not answer: {error or type(error).__name__}") from error
+        finally:
+            if answer is not None:
+                answer.close()
+
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        query: Sequence[tuple[str, str]],
+        headers: dict[str, str],
+        data: bytes | None,
+        seconds: float = TIMEOUT_SECONDS,
+    ) -> Reply:
+        target = f"{path}?{urlencode(query)}" if query else path
         await self._turn()
         try:
             used = await self._access.current()
-            reply = await self._transport.send(used, method, target, headers, data)
+            reply = await self._transport.send(used, method, target, headers, data, seconds)
             if reply.status == 401:
                 renewed = await self._renewed(used, reply.body)
-                reply = await self._transport.send(renewed, method, target, headers, data)
+                reply = await self._transport.send(renewed, method, target, headers, data, seconds)
         except AccessError as error:
             raise Unavailable(0, str(error)) from error
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
@@ -102,11 +156,7 @@ class Kube:
             if refusal.retry_after:
                 self._rest_until = _now() + min(refusal.retry_after, LONGEST_REST)
             raise refusal
-        try:
-            read = json.loads(reply.body)
-        except ValueError as error:
-            raise Unavailable(reply.status, "the API server's answer is no JSON") from error
-        return read if isinstance(read, dict) else {}
+        return reply
 
     async def _renewed(self, used: Credentials, answer: bytes) -> Credentials:
         """Another credential than the refused one. Raises Refused where there is none."""

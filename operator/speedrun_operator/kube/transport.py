@@ -65,9 +65,15 @@ class Transport:
         self._retiring: set[asyncio.Task[None]] = set()
 
     async def send(
-        self, credentials: Credentials, method: str, path: str, headers: dict[str, str], data: bytes | None
+        self,
+        credentials: Credentials,
+        method: str,
+        path: str,
+        headers: dict[str, str],
+        data: bytes | None,
+        seconds: float = TIMEOUT_SECONDS,
     ) -> Reply:
-        """One request. Raises AccessError, and aiohttp's and asyncio's errors where no answer came."""
+        """One request, within so many seconds. Raises AccessError, and aiohttp's and asyncio's errors without an answer."""
         session = self._for(credentials)
         async with session.request(
             method,
@@ -75,10 +81,21 @@ class Transport:
             headers={**headers, **authorization(credentials)},
             data=data,
             allow_redirects=False,
-            timeout=aiohttp.ClientTimeout(total=TIMEOUT_SECONDS),
+            timeout=aiohttp.ClientTimeout(total=seconds),
         ) as answer:
             warnings = tuple(answer.headers.getall("Warning", ()))
             return Reply(answer.status, await answer.read(), answer.headers.get("Retry-After"), warnings)
+
+    async def open(
+        self, credentials: Credentials, path: str, headers: dict[str, str], silence: float
+    ) -> aiohttp.ClientResponse:
+        """A GET whose body is read in pieces, each within `silence` seconds; the caller closes it. Raises as `send`."""
+        return await self._for(credentials).get(
+            f"{credentials.server}{path}",
+            headers={**headers, **authorization(credentials)},
+            allow_redirects=False,
+            timeout=aiohttp.ClientTimeout(total=None, connect=TIMEOUT_SECONDS, sock_read=silence),
+        )
 
     async def close(self) -> None:
         for task in self._retiring:

@@ -61,6 +61,8 @@ def _marked(
     if limit is not None and seen.state is JobState.RUNNING and seen.quiet_for >= timedelta(seconds=limit):
         quiet = int(seen.quiet_for.total_seconds())
         return with_ending(allocation, Reason.STALLED, f"no new line in the log for {quiet} s (stallTimeoutSeconds)")
+    if seen.give_up_after is not None and seen.waited_for >= seen.give_up_after:
+        return with_ending(allocation, Reason.NEVER_RUNS, seen.message or seen.reason or "it can never run")
     never = seen.state is JobState.QUEUED and seen.reason in NEVER
     if never and seen.reason is not None and seen.waited_for >= situation.policy.never_after:
         message = f"Slurm will never run this job ({seen.reason}): {waits_for(seen.reason)}"

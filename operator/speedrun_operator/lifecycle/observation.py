@@ -66,7 +66,7 @@ class Observed:
     `log_complete`: it was read to its end after the end of the job. `unseen_for`: how long every answer in a row has
     lacked it; `job_id` is then that of the job that once took the allocation, if one did; `fenced`: none did, and none
     will any more. `quiet_for`: how long its log has not grown while it ran. `waited_for`: how long it has waited with
-    this reason.
+    this reason. `give_up_after`: as it is it can never run, and is waited for so long all the same.
     """
 
     state: JobState
@@ -84,3 +84,4 @@ class Observed:
     fenced: bool = False
     quiet_for: timedelta = timedelta(0)
     waited_for: timedelta = timedelta(0)
+    give_up_after: timedelta | None = None

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable
 from datetime import timedelta
 
+from speedrun_operator.api.spec import Backend as Kind
 from speedrun_operator.backends.slurm.backend import SlurmBackend, SlurmSite
 from speedrun_operator.kube.client import Json
 from speedrun_operator.lifecycle.situation import Policy
@@ -48,8 +49,8 @@ class Operator:
             release_seconds=RELEASE,
             clock=CLOCK,
         )
-        self.engine = Engine(kube=self._kube, backend=backend, setup=setup)
-        resync = Resync(self._kube, self.engine, backend, [NAMESPACE], CLOCK)
+        self.engine = Engine(kube=self._kube, backends={Kind.SLURM: backend}, setup=setup)
+        resync = Resync(self._kube, self.engine, [backend], [NAMESPACE], CLOCK)
         self.watcher = ModelWatcher(world.api, self._kube, self.engine, world.stream)
         self._tasks = [
             asyncio.create_task(each) for each in (self.engine.run(), resync.run(RESYNC), self.watcher.run())

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from speedrun_operator.backends.slurm.package import sources
+from speedrun_operator.backends.package import sources
 from speedrun_operator.backends.slurm.parcel import parcel
 from speedrun_operator.sealed.sealed import Sealed
 from unit.slurm.plans import planned

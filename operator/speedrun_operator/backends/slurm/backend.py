@@ -6,6 +6,7 @@ login or of Slurm is an answer (Unknown, Busy), never an exception.
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 import time
 from collections import deque
@@ -106,6 +107,10 @@ class SlurmBackend:
         for name in kept:
             self._memory[name], observed[name] = absorb(self._memory[name], poll, name, now)
         return Snapshot(observed=observed, behind=any(self._memory[name].behind for name in kept))
+
+    async def changed(self, seconds: float) -> frozenset[str] | None:
+        await asyncio.sleep(seconds)
+        return None
 
     async def cancel(self, refs: Sequence[AllocationRef]) -> Mapping[str, bool] | Unknown:
         nonce = secrets.token_hex(8)

@@ -12,7 +12,7 @@ import io
 import tarfile
 from collections.abc import Sequence
 
-from speedrun_operator.backends.slurm.package import sources
+from speedrun_operator.backends.package import sources
 from speedrun_operator.planning import RunPlan
 from speedrun_operator.sealed.sealed import Sealed
 

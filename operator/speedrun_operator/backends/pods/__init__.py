@@ -1,0 +1,1 @@
+"""The backend Pods: one pod an allocation, owned by the Speedrun."""

@@ -1,0 +1,314 @@
+"""The backend Pods at work: pods created, watched, read and deleted over the API server.
+
+Cost: one watch for all pods; a poll reads the logs of those that run, a request each; one creation an allocation, and
+one more for the first of a Speedrun whose recipe brings a package. A fault of the API server is an answer (Unknown,
+Busy), never an exception.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+
+from speedrun_operator.api.phases import Reason
+from speedrun_operator.backends.base import AllocationRef, MarkedJob, Snapshot
+from speedrun_operator.backends.pods import gpus, manifest
+from speedrun_operator.backends.pods.observe import Pod, give_up, is_over, moment, observed, vanished
+from speedrun_operator.backends.pods.outcome import read_refusal
+from speedrun_operator.backends.pods.package import pack
+from speedrun_operator.backends.pods.reader import LogReader
+from speedrun_operator.backends.pods.site import PodSite
+from speedrun_operator.backends.pods.store import Store
+from speedrun_operator.backends.pods.words import STUCK
+from speedrun_operator.clock import SYSTEM, Clock
+from speedrun_operator.facts import ClusterFacts
+from speedrun_operator.kube.client import ApiError, Conflict, NotFound, Unavailable
+from speedrun_operator.kube.pods import Pods
+from speedrun_operator.lifecycle.observation import Accepted, Busy, JobState, Observed, Outcome, Unknown
+from speedrun_operator.planning import RunPlan
+
+logger = logging.getLogger(__name__)
+AT_ONCE = 16
+NODES_SECONDS = 60.0  # so long the nodes' labels are taken for known
+SETTLE_SECONDS = 30.0  # a log that cannot be read any more is given up so long after the end
+TIDY = timedelta(seconds=60)
+LEAST_WAIT = 0.5
+DOUBT_SECONDS = 70.0  # an API server ends a request within 60 s: a creation without an answer shows by then, or never
+
+
+@dataclass(slots=True)
+class Memory:
+    """What is remembered of one allocation between polls. All of it can be lost."""
+
+    reader: LogReader
+    job_id: str | None = None
+    cancelled: bool = False
+    doubt_until: float | None = None  # a creation may still be under way
+    unseen_since: float | None = None
+    ended_since: float | None = None
+    grown_at: float | None = None
+    waits_for: str | None = None
+    waits_since: float | None = None
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+class PodsBackend:
+    """Implements `backends.base.Backend`. `pods`: those with this cluster's label."""
+
+    def __init__(
+        self,
+        pods: Pods,
+        site: PodSite,
+        cluster: str,
+        *,
+        log_bytes: int = 64 * 1024,
+        clock: Clock = SYSTEM,
+    ) -> None:
+        self._pods = pods
+        self._site = site
+        self._cluster = cluster
+        self._log_bytes = log_bytes
+        self._monotonic = clock.monotonic
+        self._now = clock.now
+        self._store = Store(pods)
+        self._memory: dict[str, Memory] = {}
+        self._slots = asyncio.Semaphore(AT_ONCE)
+        self._nodes: tuple[float, list[dict[str, str]]] | None = None
+
+    def name_of(self, ref: AllocationRef) -> str:
+        return ref.identity.job_name(self._cluster, ref.allocation)
+
+    def log_path(self, ref: AllocationRef) -> str:
+        return f"kubectl logs -n {ref.identity.namespace} {self.name_of(ref)} --all-containers"
+
+    # -- making
+
+    async def submit(self, ref: AllocationRef, plan: RunPlan) -> Outcome:
+        name, memory = self.name_of(ref), self._of(ref)
+        memory.doubt_until = self._monotonic() + DOUBT_SECONDS
+        outcome = await self._submit(ref, plan, name)
+        if not isinstance(outcome, Unknown):
+            memory.doubt_until = None
+        if isinstance(outcome, Accepted):
+            memory.job_id = outcome.job_id
+        return outcome
+
+    async def _submit(self, ref: AllocationRef, plan: RunPlan, name: str) -> Outcome:
+        try:
+            body = manifest.pod(
+                plan,
+                ref.identity,
+                ref.allocation,
+                name=name,
+                cluster=self._cluster,
+                site=self._site,
+                gpu_values=await self._gpu_values(plan),
+            )
+            try:
+                pod = await self._pods.create(body)
+            except Conflict:
+                pod = await self._pods.get(ref.identity.namespace, name)
+            if plan.package:
+                await self._pods.put_config_map(manifest.package(ref.identity, self._cluster, pack(plan.package)))
+        except ApiError as error:
+            return read_refusal(error)
+        if pod["metadata"].get("labels", {}).get(manifest.UID_LABEL) != ref.identity.uid:
+            return Busy("NameTaken", f"a pod called {name} is there that is not of this Speedrun: delete it")
+        self._store.put(pod)
+        return Accepted(pod["metadata"]["uid"], moment(pod["metadata"]["creationTimestamp"]))
+
+    async def _gpu_values(self, plan: RunPlan) -> tuple[tuple[str, tuple[str, ...]], ...]:
+        """Labels of nodes with the plan's GPU type. Without a look at the nodes: what they are likely to be."""
+        if not plan.gpu_count or plan.gpu_type is None:
+            return ()
+        keys = self._site.gpu_label_keys
+        now = self._monotonic()
+        if self._nodes is None or now - self._nodes[0] > NODES_SECONDS:
+            try:
+                self._nodes = (now, await self._pods.node_labels())
+            except Unavailable:
+                raise
+            except ApiError as error:
+                logger.warning("the nodes' labels cannot be read (%s): GPU types are looked for by likely names", error)
+                self._nodes = (now, [])
+        found = gpus.values_by_key(plan.gpu_type, keys, self._nodes[1])
+        return found or gpus.guessed(plan.gpu_type, keys)
+
+    # -- looking
+
+    async def observe(self, refs: Sequence[AllocationRef]) -> Snapshot:
+        if not refs:
+            return Snapshot()
+        await self._store.start()
+        if (error := await self._unanswered(refs[0])) is not None:
+            for ref in refs:
+                self._of(ref).unseen_since = None
+            return Snapshot(error=Unknown("ApiServerUnreachable", str(error), reachable=False))
+        seen = await asyncio.gather(*(self._observe(ref) for ref in refs))
+        await self._tidy()
+        by_name = {self.name_of(ref): each for ref, each in zip(refs, seen, strict=True)}
+        behind = any(self._of(ref).reader.behind for ref in refs)
+        return Snapshot(by_name, behind=behind)
+
+    async def _unanswered(self, ref: AllocationRef) -> ApiError | None:
+        """Why nothing can be said now. A watch that broke a moment ago does not know it yet: so one is asked for."""
+        try:
+            await self._pods.get(ref.identity.namespace, self.name_of(ref))
+        except NotFound:
+            pass
+        except ApiError as error:
+            return error
+        return None if self._store.fresh else self._store.error
+
+    async def _observe(self, ref: AllocationRef) -> Observed:
+        memory, name = self._of(ref), self.name_of(ref)
+        async with memory.lock:
+            pod = self._store.get(name)
+            if pod is None:
+                return self._absent(ref, memory)
+            memory.unseen_since = None
+            memory.job_id = pod["metadata"]["uid"]
+            async with self._slots:
+                grew = await memory.reader.read(pod, self._log_bytes)
+            seen = observed(pod, self._now())
+            return self._told(seen, memory, grew)
+
+    def _absent(self, ref: AllocationRef, memory: Memory) -> Observed:
+        """No pod of that name: never made, as far as we know, or gone."""
+        now, asked = self._monotonic(), self._now()
+        last = self._store.last(self.name_of(ref))
+        job_id = memory.job_id or ref.job_id
+        if last is None and job_id is None:
+            since = memory.unseen_since = memory.unseen_since if memory.unseen_since is not None else now
+            fenced = memory.cancelled and (memory.doubt_until is None or now > memory.doubt_until)
+            return Observed(JobState.UNSEEN, asked, unseen_for=timedelta(seconds=now - since), fenced=fenced)
+        memory.reader.close()
+        return self._told(vanished(last, job_id, asked, cancelled=memory.cancelled), memory, False)
+
+    def _told(self, seen: Observed, memory: Memory, grew: bool) -> Observed:
+        """With the log, and for how long it has been so."""
+        now = self._monotonic()
+        seen = replace(seen, log=memory.reader.progress)
+        if seen.state is JobState.ENDED:
+            if memory.cancelled and seen.reason != Reason.COMPLETED.value:
+                seen = replace(seen, reason=Reason.CANCELLED.value, message=None)
+            memory.ended_since = memory.ended_since if memory.ended_since is not None else now
+            given_up = now - memory.ended_since >= SETTLE_SECONDS
+            whole = memory.reader.whole or given_up
+            log = seen.log if seen.log is not None or not given_up else memory.reader.so_far
+            return replace(seen, log=log, log_complete=whole)
+        reason = "Stuck" if seen.reason in STUCK else seen.reason
+        since = memory.waits_since if memory.waits_for == reason and memory.waits_since is not None else now
+        memory.waits_for, memory.waits_since, memory.ended_since = reason, since, None
+        memory.grown_at = now if grew or memory.grown_at is None or not memory.reader.begun else memory.grown_at
+        return replace(
+            seen,
+            quiet_for=timedelta(seconds=now - memory.grown_at),
+            waited_for=timedelta(seconds=now - since) if reason else timedelta(0),
+            give_up_after=give_up(seen, self._site.give_up),
+        )
+
+    async def changed(self, seconds: float) -> frozenset[str] | None:
+        """Names of allocations of which there is news, or None after `seconds` without any."""
+        began = self._monotonic()
+        try:
+            await asyncio.wait_for(self._store.news.wait(), seconds)
+        except TimeoutError:
+            return None
+        await asyncio.sleep(max(0.0, LEAST_WAIT - (self._monotonic() - began)))
+        self._store.news.clear()
+        names, self._store.changed = frozenset(self._store.changed), set()
+        return names
+
+    # -- ending
+
+    async def cancel(self, refs: Sequence[AllocationRef]) -> Mapping[str, bool] | Unknown:
+        try:
+            return {self.name_of(ref): await self._cancel(ref) for ref in refs}
+        except ApiError as error:
+            return Unknown("ApiServerUnreachable", str(error), reachable=False)
+
+    async def _cancel(self, ref: AllocationRef) -> bool:
+        """Delete the pod unless it has ended; whether nothing of it runs any more."""
+        name, namespace = self.name_of(ref), ref.identity.namespace
+        try:
+            pod = await self._pods.get(namespace, name)
+        except NotFound:
+            self._of(ref).cancelled = True
+            return True
+        if pod["metadata"].get("labels", {}).get(manifest.UID_LABEL) != ref.identity.uid or _has_ended(pod):
+            return True
+        self._of(ref).cancelled = True
+        if not pod["metadata"].get("deletionTimestamp"):
+            try:
+                await self._pods.delete(namespace, name, pod["metadata"]["uid"])
+            except (NotFound, Conflict):
+                return False
+        return False
+
+    async def jobs(self) -> Sequence[MarkedJob] | Unknown:
+        try:
+            lists = [await self._pods.listed(scope) for scope in self._pods.scopes]
+        except ApiError as error:
+            return Unknown("ApiServerUnreachable", str(error), reachable=False)
+        live = [pod for items, _ in lists for pod in items if not _has_ended(pod)]
+        return [
+            MarkedJob(
+                pod["metadata"]["name"],
+                pod["metadata"]["uid"],
+                pod["metadata"]["labels"].get(manifest.UID_LABEL, ""),
+                pod["metadata"]["namespace"],
+            )
+            for pod in live
+        ]
+
+    async def cancel_jobs(self, jobs: Sequence[MarkedJob]) -> Unknown | None:
+        for job in jobs:
+            try:
+                await self._pods.delete(job.namespace, job.name, job.id)
+            except (NotFound, Conflict):
+                continue
+            except ApiError as error:
+                return Unknown("ApiServerUnreachable", str(error), reachable=False)
+        return None
+
+    async def facts(self) -> ClusterFacts | Unknown:
+        return Unknown("NotAsked", "pods are placed by the cluster's own scheduler")
+
+    async def _tidy(self) -> None:
+        """End pods whose training ended a while ago and in which something else runs on, holding the GPUs."""
+        now = self._now()
+        for pod in list(self._store.all()):
+            ended = observed(pod, now).ended if is_over(pod) and not _has_ended(pod) else None
+            if ended is None or pod["metadata"].get("deletionTimestamp") or now - ended < TIDY:
+                continue
+            name = pod["metadata"]["name"]
+            logger.warning("pod %s: a container beside the training runs on; the pod is ended", name)
+            try:
+                await self._pods.delete(pod["metadata"]["namespace"], name, pod["metadata"]["uid"])
+            except ApiError as error:
+                logger.warning("pod %s was not ended: %s", name, error)
+
+    # -- memory
+
+    def forget(self, name: str) -> None:
+        self._memory.pop(name, None)
+        self._store.forget(name)
+
+    async def close(self) -> None:
+        await self._store.close()
+
+    def _of(self, ref: AllocationRef) -> Memory:
+        name = self.name_of(ref)
+        if name not in self._memory:
+            memory = self._memory[name] = Memory(LogReader(self._pods, ref.log_format))
+            if ref.job_id is None and (self._now() - ref.since).total_seconds() < DOUBT_SECONDS:
+                memory.doubt_until = self._monotonic() + DOUBT_SECONDS  # an operator before us may have asked for it
+        return self._memory[name]
+
+
+def _has_ended(pod: Pod) -> bool:
+    return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")

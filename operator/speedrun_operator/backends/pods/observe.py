@@ -1,0 +1,216 @@
+"""A pod as the API server describes it → what is to be said of its allocation. Pure.
+
+Phase alone says too little: it stays Running when the node is lost or a sidecar runs on, and a pod that the kubelet
+refuses has no container statuses at all. What a pod does not say stays unsaid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from speedrun_operator.api.phases import Reason
+from speedrun_operator.backends.pods import words
+from speedrun_operator.backends.pods.script import MISSING_BUILD_STEPS, TRAIN
+from speedrun_operator.lifecycle.observation import JobState, Observed
+
+Pod = Mapping[str, Any]
+Ending = tuple[Reason, str | None]
+NODE_PATIENCE = timedelta(seconds=60)  # beyond its grace period a pod that is deleted may take so long to end
+
+
+def observed(pod: Pod, asked: datetime) -> Observed:
+    """What the pod shows, but for its log, and for how long it has been so."""
+    status = pod.get("status") or {}
+    seen = Observed(
+        JobState.QUEUED,
+        asked,
+        job_id=pod["metadata"]["uid"],
+        submitted=moment(pod["metadata"].get("creationTimestamp")),
+        node=(pod.get("spec") or {}).get("nodeName"),
+    )
+    scheduled = condition(pod, "PodScheduled")
+    if scheduled.get("status") == "True":
+        seen = replace(seen, state=JobState.RUNNING, started=moment(scheduled.get("lastTransitionTime")))
+    if (ending := _ending(pod, asked)) is not None:
+        reason, message = ending
+        ended = _ended_at(pod) or moment(pod["metadata"].get("deletionTimestamp")) or asked
+        return replace(seen, state=JobState.ENDED, ended=ended, reason=reason.value, message=message)
+    if pod["metadata"].get("deletionTimestamp"):
+        reason, message = _taken(pod)
+        return replace(seen, reason="Terminating", message=f"it is being ended: {message}")
+    if seen.state is JobState.QUEUED:
+        reason_, message_ = _waiting(scheduled)
+        return replace(seen, reason=reason_, message=message_)
+    if (stuck := _stuck(status)) is not None:
+        return replace(seen, reason=stuck[0], message=stuck[1])
+    return seen
+
+
+def vanished(last: Pod | None, job_id: str | None, asked: datetime, *, cancelled: bool) -> Observed:
+    """What is to be said of an allocation whose pod is gone. `last`: the pod as it was seen last."""
+    if last is None:
+        seen = Observed(JobState.ENDED, asked, job_id=job_id, ended=asked)
+    else:
+        seen = replace(observed(last, asked), log=None)
+        if seen.state is JobState.ENDED:
+            return seen
+        seen = replace(seen, state=JobState.ENDED, ended=asked)
+    reason, message = (Reason.CANCELLED, None) if cancelled else _taken(last or {})
+    return replace(seen, reason=reason.value, message=message)
+
+
+def give_up(seen: Observed, patience: timedelta) -> timedelta | None:
+    """How long an allocation may stay as it is before it is given up; None: as long as it likes."""
+    stuck = words.STUCK.get(seen.reason or "")
+    if stuck is None or seen.state is JobState.ENDED:
+        return None
+    return words.AT_ONCE if stuck[1] else patience
+
+
+def is_over(pod: Pod) -> bool:
+    """Whether its training has ended while something else in it may still run."""
+    return _terminated(pod, TRAIN) is not None
+
+
+def started_containers(pod: Pod) -> tuple[tuple[str, bool], ...]:
+    """Names of our containers that have a log, in their order, and whether each has ended."""
+    found = []
+    for each in _statuses(pod):
+        state = each.get("state") or {}
+        if "running" in state or "terminated" in state:
+            found.append((each["name"], "terminated" in state))
+    order = [each["name"] for each in [*_listed(pod, "initContainers"), *_listed(pod, "containers")]]
+    ours = {each["name"] for each in _listed(pod, "initContainers") if not each.get("restartPolicy")} | {TRAIN}
+    return tuple(sorted((each for each in found if each[0] in ours), key=lambda each: order.index(each[0])))
+
+
+def condition(pod: Pod, type_: str) -> Mapping[str, Any]:
+    conditions = (pod.get("status") or {}).get("conditions") or []
+    return next((each for each in conditions if each.get("type") == type_), {})
+
+
+def moment(text: str | None) -> datetime | None:
+    """A time as the API writes it."""
+    try:
+        return datetime.fromisoformat(text.replace("Z", "+00:00")).astimezone(UTC) if text else None
+    except ValueError:
+        return None
+
+
+def _ending(pod: Pod, asked: datetime) -> Ending | None:
+    """How it ended; None: it has not, as far as it says."""
+    status = pod.get("status") or {}
+    phase, train = status.get("phase"), _terminated(pod, TRAIN)
+    if phase == "Succeeded" or (train is not None and train.get("exitCode") == 0):
+        return Reason.COMPLETED, None
+    if phase == "Failed":
+        return _failed(pod)
+    if train is not None:
+        return _exit(TRAIN, train)
+    deleted = moment(pod["metadata"].get("deletionTimestamp"))
+    if deleted is not None and asked - deleted > NODE_PATIENCE:
+        node = (pod.get("spec") or {}).get("nodeName")
+        return Reason.NODE_FAILURE, f"its node {node} does not answer, so that the pod could not be ended there"
+    return None
+
+
+def _failed(pod: Pod) -> Ending:
+    status = pod.get("status") or {}
+    word, said = status.get("reason") or "", status.get("message") or ""
+    told = f"{word}: {said}" if word and said else word or said
+    if word in words.ENDED_BY:
+        reason, remedy = words.ENDED_BY[word]
+        return reason, f"{told} ({remedy})"
+    disruption = words.DISRUPTED_BY.get(condition(pod, "DisruptionTarget").get("reason", ""))
+    if disruption is not None:
+        reason, remedy = disruption
+        return reason, f"{told or condition(pod, 'DisruptionTarget').get('message', '')} ({remedy})"
+    for each in _statuses(pod):
+        terminated = (each.get("state") or {}).get("terminated")
+        if terminated and terminated.get("exitCode") != 0:
+            killed = pod["metadata"].get("deletionTimestamp") and terminated.get("reason") != "OOMKilled"
+            return _taken(pod) if killed else _exit(each["name"], terminated)
+    if word in words.KUBELET_REFUSES or not list(_statuses(pod)):
+        return Reason.LAUNCH_FAILED, f"the node refused the pod: {told or 'it does not say why'}"
+    return Reason.JOB_FAILED, told or "the pod failed and does not say why"
+
+
+def _exit(container: str, terminated: Mapping[str, Any]) -> Ending:
+    word, code = terminated.get("reason") or "", terminated.get("exitCode")
+    if word == "OOMKilled":
+        remedy = "it used more memory than its limit: raise spec.pods.resources.limits.memory"
+        return Reason.OUT_OF_MEMORY, f"OOMKilled in container {container}: {remedy}"
+    if word in words.NODE_FAULTS:
+        return Reason.NODE_FAILURE, f"{word}: the node lost container {container}, as when it restarts"
+    if word in ("StartError", "ContainerCannotRun"):
+        said = terminated.get("message") or word
+        return Reason.IMAGE_MISSING_BUILD_STEPS, f"container {container} did not start: {said} (the image needs bash)"
+    if container == "image" and code == MISSING_BUILD_STEPS:
+        message = "the image lacks what the recipe's build steps install: use the trainer image (spec.pods.image)"
+        return Reason.IMAGE_MISSING_BUILD_STEPS, message
+    killed = f", killed by signal {code - 128}" if isinstance(code, int) and 128 < code < 160 else ""
+    return Reason.JOB_FAILED, f"container {container} ended with exit code {code}{killed}"
+
+
+def _taken(pod: Pod) -> Ending:
+    """Who takes a pod away that has not ended by itself."""
+    target = condition(pod, "DisruptionTarget")
+    if target.get("reason") in words.DISRUPTED_BY:
+        reason, told = words.DISRUPTED_BY[target["reason"]]
+        said = target.get("message")
+        return reason, f"{told} ({target['reason']}: {said})" if said else told
+    word = (pod.get("status") or {}).get("reason") or ""
+    if word in words.ENDED_BY:
+        reason, told = words.ENDED_BY[word]
+        return reason, f"{word}: {told}"
+    if condition(pod, "Ready").get("reason") == "NodeLost":
+        return Reason.NODE_FAILURE, "the node does not answer"
+    return Reason.POD_DELETED, "the pod was deleted before training finished, and not by the operator"
+
+
+def _waiting(scheduled: Mapping[str, Any]) -> tuple[str | None, str | None]:
+    reason, message = scheduled.get("reason"), scheduled.get("message")
+    if reason == "Unschedulable":
+        return reason, words.why_unschedulable(message or "no node fits")
+    if reason == "SchedulingGated":
+        return reason, "the pod waits for admission, as by a queue of Kueue (spec.pods.queueName)"
+    return reason or "Unscheduled", message
+
+
+def _stuck(status: Mapping[str, Any]) -> tuple[str, str] | None:
+    """A container that waits for what does not come by itself: the word, and message with remedy."""
+    for each in [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]:
+        waiting = (each.get("state") or {}).get("waiting") or {}
+        word = waiting.get("reason") or ""
+        if word in words.STUCK:
+            said = waiting.get("message") or ""
+            image = each.get("image") or ""
+            named = "" if not image or image in said else f", image {image}"
+            return word, f"{word} in container {each.get('name')}{named}: {said} ({words.STUCK[word][0]})"
+    return None
+
+
+def _statuses(pod: Pod) -> Iterator[Mapping[str, Any]]:
+    status = pod.get("status") or {}
+    yield from status.get("initContainerStatuses") or []
+    yield from status.get("containerStatuses") or []
+
+
+def _listed(pod: Pod, field: str) -> list[Mapping[str, Any]]:
+    return list((pod.get("spec") or {}).get(field) or [])
+
+
+def _terminated(pod: Pod, container: str) -> Mapping[str, Any] | None:
+    for each in _statuses(pod):
+        if each.get("name") == container:
+            found: Mapping[str, Any] | None = (each.get("state") or {}).get("terminated")
+            return found
+    return None
+
+
+def _ended_at(pod: Pod) -> datetime | None:
+    times = [moment(((each.get("state") or {}).get("terminated") or {}).get("finishedAt")) for each in _statuses(pod)]
+    return max((each for each in times if each is not None), default=None)

@@ -1,0 +1,97 @@
+"""The log of a pod, container after container, over bounded requests. The one place that asks for logs."""
+
+from __future__ import annotations
+
+import logging
+
+from speedrun_operator.backends.pods.logs import Cursor, take
+from speedrun_operator.backends.pods.observe import Pod, started_containers
+from speedrun_operator.backends.reading import Reading
+from speedrun_operator.kube.client import ApiError
+from speedrun_operator.kube.pods import Pods
+from speedrun_operator.progress.allocation import AllocationProgress
+
+logger = logging.getLogger(__name__)
+
+
+class LogReader:
+    """See the module. `whole`: read to the end of what ended. `behind`: there is more to be had at once."""
+
+    def __init__(self, pods: Pods, log_format: str) -> None:
+        self._pods = pods
+        self._reading = Reading(log_format)
+        self._read: set[str] = set()  # containers whose log was read to its end
+        self._current: str | None = None
+        self._cursor = Cursor()
+        self._caught_up = False
+        self.behind = False
+        self.whole = False
+
+    @property
+    def progress(self) -> AllocationProgress | None:
+        """What the log says; None until all that was there at first has been read."""
+        return self._reading.progress if self._caught_up else None
+
+    @property
+    def so_far(self) -> AllocationProgress:
+        return self._reading.progress
+
+    @property
+    def begun(self) -> bool:
+        return self._current is not None or bool(self._read)
+
+    def close(self) -> None:
+        """There is nothing more to read."""
+        self._caught_up = self.whole = True
+        self.behind = False
+
+    async def read(self, pod: Pod, most: int) -> bool:
+        """Read about `most` bytes more; whether there were any. A log that cannot be read is tried again."""
+        if self.whole:
+            return False
+        grew = False
+        self.behind = False
+        for name, ended in started_containers(pod):
+            if name in self._read:
+                continue
+            if name != self._current:
+                self._current, self._cursor = name, Cursor()
+            taken = await self._piece(pod, name, most)
+            if taken is None:
+                return grew
+            grew = grew or taken > 0
+            if self.behind:
+                return grew
+            if not ended:
+                break
+            self._read.add(name)
+            self._current = None
+        else:
+            self.whole = _is_done(pod)
+        self._caught_up = True
+        return grew
+
+    async def _piece(self, pod: Pod, name: str, most: int) -> int | None:
+        """How many bytes came; None where the log could not be read."""
+        metadata = pod["metadata"]
+        asked = self._cursor.asks(most)
+        try:
+            piece = await self._pods.log(
+                metadata["namespace"], metadata["name"], name, since=self._cursor.second, most=asked
+            )
+        except ApiError as error:
+            logger.debug("%s: the log of container %s: %s", metadata["name"], name, error)
+            return None
+        taken = take(self._cursor, piece, asked)
+        self._cursor, self.behind = taken.cursor, taken.more
+        self._reading = self._reading.after(taken.data)
+        return len(taken.data)
+
+
+def _is_done(pod: Pod) -> bool:
+    """Whether no container of ours will start any more."""
+    return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed") or any(
+        "terminated" in (each.get("state") or {})
+        for each in (pod.get("status") or {}).get("containerStatuses") or []
+        if each.get("name") == "train"
+    )
