@@ -17,8 +17,6 @@ from speedrun_operator.planning import RunPlan, Site, plan
 from speedrun_operator.progress.allocation import RunRecord
 from speedrun_operator.recipes.recipe import shipped
 
-NOWHERE = "compute-h200"  # a partition that no world has
-
 
 def a_ref(name: str = "mine", since: datetime | None = None) -> AllocationRef:
     """The first allocation of a new Speedrun."""
@@ -26,11 +24,20 @@ def a_ref(name: str = "mine", since: datetime | None = None) -> AllocationRef:
     return AllocationRef(identity, 0, since or datetime.now(UTC), "modded-nanogpt")
 
 
-def replay(*, partition: str = "", slurm: Mapping[str, Any] | None = None, **parameters: Any) -> RunPlan:
-    """The plan of a replay: three steps in a moment unless its `parameters` say otherwise."""
+def replay(
+    where: Mapping[str, Any] | None = None,
+    *,
+    partition: str = "",
+    slurm: Mapping[str, Any] | None = None,
+    **parameters: Any,
+) -> RunPlan:
+    """The plan of a replay: three steps in a moment unless its `parameters` say otherwise.
+
+    `where`: the fields of the spec that say where it runs.
+    """
     given = {"steps": 3, "intervalMilliseconds": 10, **parameters}
-    options = {"partition": partition, **(slurm or {})}
-    spec = Spec.model_validate({"recipe": {"name": "replay", "parameters": given}, "slurm": options})
+    options = where or {"slurm": {"partition": partition, **(slurm or {})}}
+    spec = Spec.model_validate({"recipe": {"name": "replay", "parameters": given}, **options})
     made = plan(spec, shipped(), Site())
     assert isinstance(made, RunPlan), made
     return made.for_runs([(0, "A")])
@@ -42,9 +49,9 @@ def accepted(outcome: Outcome) -> str:
     return outcome.job_id
 
 
-async def submitted(world: World, ref: AllocationRef, **kind: Any) -> str:
+async def submitted(world: World, ref: AllocationRef, where: Mapping[str, Any] | None = None, **kind: Any) -> str:
     """The number of the job of a replay."""
-    return accepted(await world.backend.submit(ref, replay(**kind)))
+    return accepted(await world.backend.submit(ref, replay(where or world.somewhere(), **kind)))
 
 
 async def observed(backend: Backend, ref: AllocationRef) -> Observed:

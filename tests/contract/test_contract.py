@@ -9,8 +9,6 @@ from datetime import timedelta
 import pytest
 
 from contract.steps import (
-    NOWHERE,
-    a_ref,
     accepted,
     any_answer,
     ended,
@@ -39,8 +37,8 @@ def whole(data: bytes) -> AllocationProgress:
 
 
 async def test_an_allocation_from_its_submission_to_its_end(world: World) -> None:
-    ref = a_ref()
-    outcome = await world.backend.submit(ref, replay(steps=5, valLoss="3.2791"))
+    ref = await world.ref("mine")
+    outcome = await world.backend.submit(ref, replay(world.somewhere(), steps=5, valLoss="3.2791"))
     assert isinstance(outcome, Accepted)
     first = await observed(world.backend, ref)
     assert (first.job_id, first.state is JobState.UNSEEN) == (outcome.job_id, False)
@@ -56,15 +54,15 @@ async def test_an_allocation_from_its_submission_to_its_end(world: World) -> Non
 
 
 async def test_submitting_again_is_no_second_job(world: World) -> None:
-    ref = a_ref()
-    first = await submitted(world, ref, partition=world.held())
-    assert await submitted(world, ref, partition=world.held()) == first
-    assert accepted(await world.another().submit(ref, replay(partition=world.held()))) == first
+    ref = await world.ref("mine")
+    first = await submitted(world, ref, world.waits())
+    assert await submitted(world, ref, world.waits()) == first
+    assert accepted(await world.another().submit(ref, replay(world.waits()))) == first
     assert await world.jobs(ref) == [first]
 
 
 async def test_submitting_again_after_its_end_is_no_second_job(world: World) -> None:
-    ref = a_ref()
+    ref = await world.ref("mine")
     first = await submitted(world, ref)
     await until(world, ref, ended)
     assert await submitted(world, ref) == first
@@ -72,7 +70,7 @@ async def test_submitting_again_after_its_end_is_no_second_job(world: World) -> 
 
 
 async def test_an_answer_that_was_lost_is_looked_up(world: World) -> None:
-    ref, plan = a_ref(), replay(partition=world.held())
+    ref, plan = await world.ref("mine"), replay(world.waits())
     outcome = await world.submit_unheard(ref, plan)
     assert isinstance(outcome, Unknown) and not outcome.reachable
     number = accepted(await world.backend.submit(ref, plan))
@@ -80,7 +78,7 @@ async def test_an_answer_that_was_lost_is_looked_up(world: World) -> None:
 
 
 async def test_a_lost_answer_is_seen_by_a_poll_too(world: World) -> None:
-    ref, plan = a_ref(), replay()
+    ref, plan = await world.ref("mine"), replay(world.somewhere())
     assert isinstance(await world.submit_unheard(ref, plan), Unknown)
     seen = await until(world, ref, ended)
     assert [seen.job_id] == await world.jobs(ref)
@@ -88,17 +86,17 @@ async def test_a_lost_answer_is_seen_by_a_poll_too(world: World) -> None:
 
 
 async def test_what_waits_is_queued_and_says_why(world: World) -> None:
-    ref = a_ref()
-    await submitted(world, ref, partition=world.held())
+    ref = await world.ref("mine")
+    await submitted(world, ref, world.waits())
     seen = await until(world, ref, lambda seen: seen.reason is not None)
     assert (seen.state, seen.started, seen.node, seen.log_complete) == (JobState.QUEUED, None, None, False)
 
 
 @pytest.mark.parametrize("moment", ["queued", "running", "ended", "unknown"])
 async def test_cancelled_allocations_are_gone(world: World, moment: str) -> None:
-    ref = a_ref()
+    ref = await world.ref("mine")
     if moment == "queued":
-        await submitted(world, ref, partition=world.held())
+        await submitted(world, ref, world.waits())
     elif moment == "running":
         await submitted(world, ref, steps=1000)
         await until(world, ref, runs)
@@ -117,15 +115,15 @@ async def test_cancelled_allocations_are_gone(world: World, moment: str) -> None
 
 
 async def test_cancelling_one_leaves_the_other_alone(world: World) -> None:
-    one, other = a_ref(), a_ref()
-    await submitted(world, one, partition=world.held())
-    await submitted(world, other, partition=world.held())
+    one, other = await world.ref("mine"), await world.ref("mine")
+    await submitted(world, one, world.waits())
+    await submitted(world, other, world.waits())
     await gone(world, one)
     assert (await observed(world.backend, other)).state is JobState.QUEUED
 
 
 async def test_an_allocation_that_nobody_knows_is_unseen_and_never_ended(world: World) -> None:
-    ref, known = a_ref(), a_ref()
+    ref, known = await world.ref("mine"), await world.ref("mine")
     await submitted(world, known)
     since = (await observed(world.backend, ref)).unseen_for
     for _ in range(3):
@@ -137,16 +135,16 @@ async def test_an_allocation_that_nobody_knows_is_unseen_and_never_ended(world: 
 
 
 async def test_another_allocation_of_the_same_speedrun_is_another_job(world: World) -> None:
-    ref = a_ref()
+    ref = await world.ref("mine")
     await submitted(world, ref)
     assert (await observed(world.backend, replace(ref, allocation=1))).state is JobState.UNSEEN
 
 
 async def test_one_poll_asks_about_all_with_one_command(world: World) -> None:
-    refs = [a_ref(name="one"), a_ref(name="other")]
-    numbers = [await submitted(world, ref, partition=world.held()) for ref in refs]
+    refs = [await world.ref("one"), await world.ref("other")]
+    numbers = [await submitted(world, ref, world.waits()) for ref in refs]
     before = world.remote_commands()
-    snapshot = await world.backend.observe([*refs, a_ref()])
+    snapshot = await world.backend.observe([*refs, await world.ref("mine")])
     after = world.remote_commands()
     assert [snapshot.observed[world.backend.name_of(ref)].job_id for ref in refs] == numbers
     assert len(snapshot.observed) == 3
@@ -160,10 +158,10 @@ async def test_polling_nothing_is_well(world: World) -> None:
 
 
 async def test_a_refused_submission_leaves_nothing_behind_and_can_be_corrected(world: World) -> None:
-    ref = a_ref()
-    outcome = await world.backend.submit(ref, replay(partition=NOWHERE))
+    ref = await world.ref("mine")
+    outcome = await world.backend.submit(ref, replay(world.nowhere()))
     assert isinstance(outcome, Rejected) and outcome.reason == "SubmissionRejected"
-    assert "partition" in outcome.message
+    assert world.refusal in outcome.message
     assert (await world.jobs(ref), world.left(ref)) == ([], [])
     assert (await observed(world.backend, ref)).state is JobState.UNSEEN
     number = await submitted(world, ref)
@@ -171,7 +169,7 @@ async def test_a_refused_submission_leaves_nothing_behind_and_can_be_corrected(w
 
 
 async def test_a_log_arrives_whole_and_once_however_small_the_pieces(world: World) -> None:
-    ref = a_ref()
+    ref = await world.ref("mine")
     await submitted(world, ref, steps=40, intervalMilliseconds=20)
     readers = [world.another(log_bytes=size) for size in (64, 1000, 65536)]
     seen = await asyncio.gather(*(until(world, ref, ended, reader) for reader in readers))
@@ -183,7 +181,7 @@ async def test_a_log_arrives_whole_and_once_however_small_the_pieces(world: Worl
 
 async def test_what_is_shown_of_a_log_never_runs_backwards(world: World) -> None:
     """Not even after a restart: a log that was not read up to where it is shows nothing yet."""
-    ref = a_ref()
+    ref = await world.ref("mine")
     await submitted(world, ref, steps=60, intervalMilliseconds=20)
     began = await until(world, ref, trains)
     again = await until(world, ref, lambda seen: seen.log is not None, world.another(log_bytes=64))
@@ -191,7 +189,7 @@ async def test_what_is_shown_of_a_log_never_runs_backwards(world: World) -> None
 
 
 async def test_a_restarted_operator_sees_the_same_end(world: World) -> None:
-    ref = a_ref()
+    ref = await world.ref("mine")
     await submitted(world, ref, valLoss="nan")
     last = await until(world, ref, ended)
     again = await until(world, ref, ended, world.another())
@@ -199,22 +197,22 @@ async def test_a_restarted_operator_sees_the_same_end(world: World) -> None:
 
 
 async def test_forgetting_loses_nothing_but_work(world: World) -> None:
-    ref = a_ref()
+    ref = await world.ref("mine")
     await submitted(world, ref)
     last = await until(world, ref, ended)
-    for name in (world.backend.name_of(ref), world.backend.name_of(a_ref())):
+    for name in (world.backend.name_of(ref), world.backend.name_of(await world.ref("mine"))):
         world.backend.forget(name)
     again = await until(world, ref, ended)
     assert (again.log, again.reason) == (last.log, last.reason)
 
 
 async def test_without_an_answer_nothing_is_said_of_anything(world: World) -> None:
-    ref, other = a_ref(), a_ref()
-    number = await submitted(world, ref, partition=world.held())
+    ref, other = await world.ref("mine"), await world.ref("mine")
+    number = await submitted(world, ref, world.waits())
     async with world.silence():
         snapshot = await world.backend.observe([ref])
         assert (snapshot.observed, snapshot.error and snapshot.error.reachable) == ({}, False)
-        outcome = await world.backend.submit(other, replay())
+        outcome = await world.backend.submit(other, replay(world.somewhere()))
         assert isinstance(outcome, Busy | Unknown) and not outcome.reachable and outcome.message
         assert isinstance(await world.backend.cancel([ref]), Unknown)
     seen = await until(world, ref, any_answer)

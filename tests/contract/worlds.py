@@ -9,13 +9,15 @@ import shutil
 import subprocess
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
 from contract.wire import Wire
+from speedrun_operator.api.names import Identity
 from speedrun_operator.backends.base import AllocationRef, Backend
 from speedrun_operator.backends.memory import Cluster, Job, MemoryBackend, Step
 from speedrun_operator.backends.slurm.backend import SlurmBackend, SlurmSite
@@ -25,6 +27,7 @@ from speedrun_operator.planning import RunPlan
 from testbed.facts import Facts
 
 HELD = "held"
+NOWHERE = "compute-h200"  # a partition that no world has
 
 
 class World(Protocol):
@@ -49,8 +52,25 @@ class World(Protocol):
         """The numbers of all jobs that the place has for an allocation."""
         ...
 
-    def held(self) -> str:
-        """A partition whose jobs stay queued."""
+    @property
+    def refusal(self) -> str:
+        """A word of the reason for which a job with `nowhere` is refused."""
+        ...
+
+    async def ref(self, name: str) -> AllocationRef:
+        """The first allocation of a new Speedrun."""
+        ...
+
+    def somewhere(self) -> Mapping[str, Any]:
+        """The fields of a spec that runs here."""
+        ...
+
+    def waits(self) -> Mapping[str, Any]:
+        """The fields of a spec whose jobs stay queued."""
+        ...
+
+    def nowhere(self) -> Mapping[str, Any]:
+        """The fields of a spec whose jobs are refused."""
         ...
 
     def log(self, ref: AllocationRef) -> bytes:
@@ -89,6 +109,8 @@ def replayed(plan: RunPlan) -> Iterable[Step]:
 class MemoryWorld:
     """Implements World."""
 
+    refusal = "partition"
+
     def __init__(self) -> None:
         self.cluster = Cluster(script=replayed, partitions=frozenset({"", HELD}))
         self.backend = MemoryBackend(self.cluster)
@@ -107,8 +129,17 @@ class MemoryWorld:
         job = self.cluster.jobs.get(self.backend.name_of(ref))
         return [job.job_id] if job else []
 
-    def held(self) -> str:
-        return HELD
+    async def ref(self, name: str) -> AllocationRef:
+        return _a_ref(name)
+
+    def somewhere(self) -> Mapping[str, Any]:
+        return {}
+
+    def waits(self) -> Mapping[str, Any]:
+        return {"slurm": {"partition": HELD}}
+
+    def nowhere(self) -> Mapping[str, Any]:
+        return {"slurm": {"partition": NOWHERE}}
 
     def log(self, ref: AllocationRef) -> bytes:
         return self.cluster.jobs[self.backend.name_of(ref)].log
@@ -132,6 +163,8 @@ class SlurmWorld:
     `target`: the login. Between it and the backends is a Wire. `conf`: the slurm.conf of the test's own look at the
     cluster, as root. For the backends' own waiting, time goes `pace` times as fast.
     """
+
+    refusal = "partition"
 
     def __init__(self, target: LoginTarget, conf: Path, root: str | None = None, pace: float = 1) -> None:
         self.cluster = f"t{uuid.uuid4().hex[:7]}"
@@ -176,6 +209,15 @@ class SlurmWorld:
     async def passes(self) -> None:
         await asyncio.sleep(0.1)
 
+    async def ref(self, name: str) -> AllocationRef:
+        return _a_ref(name)
+
+    def somewhere(self) -> Mapping[str, Any]:
+        return {}
+
+    def nowhere(self) -> Mapping[str, Any]:
+        return {"slurm": {"partition": NOWHERE}}
+
     async def submit_unheard(self, ref: AllocationRef, plan: RunPlan) -> Outcome:
         await self.backend.observe([])  # connects
         self.wire.deaf_after = 2000  # the opening of a channel is shorter, a submission longer
@@ -206,6 +248,9 @@ class SlurmWorld:
         await self.wire.open()
 
     # -- what only Slurm has
+
+    def waits(self) -> Mapping[str, Any]:
+        return {"slurm": {"partition": self.held()}}
 
     def held(self) -> str:
         """A partition whose jobs stay queued until `release`."""
@@ -242,6 +287,10 @@ class SlurmWorld:
 
     def _squeue(self, form: str, *options: str) -> list[str]:
         return self.slurm("squeue", "--noheader", f"--format={form}", *options).split()
+
+
+def _a_ref(name: str) -> AllocationRef:
+    return AllocationRef(Identity("lab", name, str(uuid.uuid4())), 0, datetime.now(UTC), "modded-nanogpt")
 
 
 def bed_login(bed: Facts) -> LoginTarget:
