@@ -73,10 +73,10 @@ class PodsWorld:
         # Claimed a while ago: no operator before us may still be about to make its pod.
         return AllocationRef(identity, 0, datetime.now(UTC) - timedelta(minutes=2), "modded-nanogpt")
 
-    def another(self, *, log_bytes: int = 65536) -> PodsBackend:
+    def another(self, *, log_bytes: int = 65536, site: PodSite | None = None) -> PodsBackend:
         kube = Kube(self._configuration)
         pods = Pods(kube, f"{CLUSTER_LABEL}={self.cluster}", [self.namespace])
-        backend = PodsBackend(pods, PodSite(grace_seconds=2), self.cluster, log_bytes=log_bytes)
+        backend = PodsBackend(pods, site or PodSite(grace_seconds=2), self.cluster, log_bytes=log_bytes)
         self._opened.append((kube, backend))
         return backend
 

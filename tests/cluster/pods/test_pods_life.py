@@ -143,8 +143,8 @@ def test_pods_stay_pending_until_they_are_enabled(runs: Speedruns, operator: Ope
 
 def test_one_pod_for_each_allocation_and_nothing_else_is_left(runs: Speedruns, kubectl: Kubectl) -> None:
     runs.apply(on_pods("tidy", "smoke", {"steps": 5}, pods={"resources": {"requests": {"cpu": "100m"}}}))
-    runs.wait_finished("tidy", timeout=120)
-    kubectl("delete", "sr", "tidy", "-n", runs.namespace)
+    until("its pod and its package made", lambda: len(_owned(kubectl, runs.namespace)) == 2)
+    kubectl("delete", "sr", "tidy", "-n", runs.namespace, "--timeout=60s")
     until("all that was its own gone", lambda: _owned(kubectl, runs.namespace) == [])
 
 

@@ -124,10 +124,8 @@ def _failed(pod: Pod) -> Ending:
     if word in words.ENDED_BY:
         reason, remedy = words.ENDED_BY[word]
         return reason, f"{told} ({remedy})"
-    disruption = words.DISRUPTED_BY.get(condition(pod, "DisruptionTarget").get("reason", ""))
-    if disruption is not None:
-        reason, remedy = disruption
-        return reason, f"{told or condition(pod, 'DisruptionTarget').get('message', '')} ({remedy})"
+    if condition(pod, "DisruptionTarget").get("reason") in words.DISRUPTED_BY:
+        return _taken(pod)
     for each in _statuses(pod):
         terminated = (each.get("state") or {}).get("terminated")
         if terminated and terminated.get("exitCode") != 0:

@@ -62,7 +62,7 @@ def why_unschedulable(message: str) -> str:
         )
     elif "taint" in message:
         remedy = "spec.pods.tolerations lets it run on nodes with a taint"
-    elif "persistentvolumeclaim" in message:
+    elif "persistentvolumeclaim" in message.lower():
         remedy = "create the claim in the Speedrun's namespace, or correct spec.pods.cacheVolumeClaim"
     else:
         return message

@@ -1,0 +1,125 @@
+"""The backend Pods by itself on a real node: containers that are killed, several GPUs, what else runs in a pod."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from contract.pods_world import PodsWorld
+from contract.steps import accepted, ended, replay, run_of, runs, submitted, trains, until
+from speedrun_operator.backends.pods import backend as module
+from speedrun_operator.backends.pods.site import PodSite
+from speedrun_operator.recipes.recipe import Stage, Step
+from testbed.image import IMAGE
+from testbed.node import CLAIM, Node
+
+
+def doing(world: PodsWorld, script: str, **changes: Any) -> Any:
+    """The plan of a run that does `script` for its training."""
+    step = Step(name="train", stage=Stage.TRAIN, run=script)
+    return replace(replay(world.somewhere()), steps=(step,), **changes)
+
+
+async def test_a_container_that_uses_too_much_memory_is_told_so(world: PodsWorld) -> None:
+    ref = await world.ref("greedy")
+    limits = {"requests": {"memory": "32Mi", "cpu": "10m"}, "limits": {"memory": "48Mi"}}
+    where = {"backend": "Pods", "pods": {"image": IMAGE, "resources": limits}}
+    step = Step(name="train", stage=Stage.TRAIN, run="python3 -c 'x = bytearray(1 << 30); x[::4096] = x[::4096]'")
+    accepted(await world.backend.submit(ref, replace(replay(where), steps=(step,))))
+    last = await until(world, ref, ended)
+    assert last.reason in ("OutOfMemory", "JobFailed")  # whom the kernel kills, bash or its child, decides
+    if last.reason == "OutOfMemory":
+        assert last.message and "spec.pods.resources.limits.memory" in last.message
+    else:
+        assert last.message and "137" in last.message
+
+
+async def test_a_killed_container_is_a_failure_with_its_signal(world: PodsWorld, node: Node) -> None:
+    ref = await world.ref("killed")
+    uid = await submitted(world, ref, steps=1000, intervalMilliseconds=100)
+    await until(world, ref, trains)
+    label = 'labels."io.kubernetes.{}"=={}'
+    asked = ",".join((label.format("pod.uid", uid), label.format("container.name", "train")))
+    listed = await asyncio.to_thread(node.containers, "containers", "list", "--quiet", asked)
+    (container,) = listed.split()
+    await asyncio.to_thread(node.containers, "tasks", "kill", "--signal", "SIGKILL", container)
+    last = await until(world, ref, ended)
+    assert (last.reason, last.message) == ("JobFailed", "container train ended with exit code 137, killed by signal 9")
+    assert last.log and last.log.exit_code is None
+
+
+SUM = """
+import os, torch.distributed as dist, torch
+dist.init_process_group("gloo")
+one = torch.ones(1)
+dist.all_reduce(one)
+if dist.get_rank() == 0:
+    print(f"step:{int(one)}/{dist.get_world_size()} train_time:1ms step_avg:1.00ms", flush=True)
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.full
+async def test_torchrun_starts_a_process_for_each_gpu(world: PodsWorld, node: Node) -> None:
+    await asyncio.to_thread(node.claim, world.namespace)
+    site = PodSite(python="/cache/python/bin/python", cache_claim=CLAIM, grace_seconds=2)
+    backend, ref = world.another(site=site), await world.ref("two")
+    run = f"""
+        cat >sum.py <<'PY'\n{SUM}\nPY
+        exec "$SPEEDRUN_PYTHON" -m torch.distributed.run --standalone --local-addr=127.0.0.1 \
+          --nproc_per_node="$SPEEDRUN_GPUS" sum.py
+    """.replace("\n        ", "\n")
+    accepted(await backend.submit(ref, doing(world, run, gpu_count=2, gpu_type="H100")))
+    last = await until(world, ref, ended, backend, limit=240)
+    assert last.reason == "Completed", last
+    assert (run_of(last).progress.step, run_of(last).progress.total_steps) == (2, 2)
+
+
+async def test_a_sidecar_that_runs_on_neither_hides_the_end_nor_keeps_the_gpus(
+    world: PodsWorld, monkeypatch: Any
+) -> None:
+    ref = await world.ref("sidecar")
+    create = world.backend._pods.create
+
+    async def with_sidecar(body: dict[str, Any]) -> dict[str, Any]:
+        main = body["spec"]["containers"][0]
+        body["spec"]["containers"].append({**main, "name": "sidecar", "command": ["sleep", "1000"]})
+        return await create(body)
+
+    monkeypatch.setattr(world.backend._pods, "create", with_sidecar)
+    monkeypatch.setattr(module, "TIDY", module.timedelta(seconds=1))
+    await submitted(world, ref)
+    last = await until(world, ref, ended)
+    assert (last.state, last.reason) == ("Ended", "Completed")
+    assert run_of(last).progress.final
+    for _ in range(300):
+        await world.backend.observe([ref])
+        if not await asyncio.to_thread(world.pods, ref):
+            break
+        await world.passes()
+    assert await asyncio.to_thread(world.pods, ref) == []
+    again = await until(world, ref, ended)
+    assert again.reason == "Completed"
+
+
+async def test_news_of_a_pod_comes_without_a_poll(world: PodsWorld) -> None:
+    ref = await world.ref("news")
+    await world.backend.observe([ref])
+    await submitted(world, ref)
+    names = await world.backend.changed(20)
+    assert names is not None
+    await until(world, ref, runs)
+
+
+async def test_a_log_of_very_long_and_unfinished_lines_arrives_whole(world: PodsWorld) -> None:
+    ref = await world.ref("long-lines")
+    script = "printf 'x%.0s' {1..40000}; echo; echo 'step:1/1 val_loss:3.1 train_time:5ms'; printf 'no end'"
+    accepted(await world.backend.submit(ref, doing(world, script)))
+    small = world.another(log_bytes=200)
+    last = await until(world, ref, ended, small)
+    final = run_of(last).progress.final
+    assert final and final.text == "3.1"
+    assert last.log and last.log.exit_code == 0

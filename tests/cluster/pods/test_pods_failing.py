@@ -1,0 +1,135 @@
+"""Pods that fail, on a real node: each is seen for what it is, with a reason, and with what a person can do."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from cluster.pods.pods import on_pods, pods_of, slow_pod, trains, until
+from cluster.speedruns import Speedruns, condition
+from testbed.kubectl import Kubectl
+from testbed.node import Node
+
+
+def waits_for(runs: Speedruns, name: str, *said: str) -> None:
+    """It waits as Unschedulable, and its message has all of `said`."""
+
+    def told(status: dict[str, Any]) -> bool:
+        message = (status.get("allocations") or [{}])[-1].get("message", "")
+        return status.get("reason") == "Unschedulable" and all(each in message for each in said)
+
+    status = runs.wait(name, f"waiting: {said}", told, 30)
+    assert status["phase"] == "Queued"
+
+
+def test_what_fits_on_no_node_says_which_resource_and_how_many_nodes(runs: Speedruns, node: Node) -> None:
+    runs.apply(on_pods("big", pods={"resources": {"requests": {"memory": "900Gi"}}}))
+    waits_for(runs, "big", "0/1 nodes are available: 1 Insufficient memory", "ask for less")
+    runs.apply(on_pods("elsewhere", gpus={"type": "B200", "count": 8}))
+    waits_for(runs, "elsewhere", "see spec.gpus.type")
+    runs.apply(on_pods("claimless", pods={"cacheVolumeClaim": "not-there"}))
+    waits_for(runs, "claimless", 'persistentvolumeclaim "not-there" not found', "create the claim")
+
+
+def test_an_image_that_cannot_be_pulled_fails_the_run_in_bounded_time(runs: Speedruns) -> None:
+    """BR-036: the message has reason and image from the first; then it is Failed and the pod is removed."""
+    runs.apply(on_pods("nope", pods={"image": "127.0.0.1:1/acme/trainer:nope"}, runs=3))
+    first = runs.wait("nope", "told", lambda status: "mage" in (status.get("reason") or ""))
+    message = first["allocations"][0]["message"]
+    assert "127.0.0.1:1/acme/trainer:nope" in message and "imagePullSecrets" in message
+    assert first["phase"] == "Preparing"
+    status = runs.wait_finished("nope", timeout=40)
+    assert (status["phase"], status["reason"]) == ("Failed", "NeverRuns")
+    assert "127.0.0.1:1/acme/trainer:nope" in condition(status, "Finished")["message"]
+    assert len(status["allocations"]) == 1  # the next would be the same
+    until("its pod removed", lambda: pods_of(runs, "nope") == [])
+
+
+def test_an_image_name_that_is_none_fails_at_once(runs: Speedruns) -> None:
+    """BR-036: InvalidImageName heals by an edit only, so nothing is waited for."""
+    runs.apply(on_pods("misnamed", pods={"image": "a//b:c:d"}))
+    status = runs.wait_finished("misnamed", timeout=40)
+    assert (status["phase"], status["reason"]) == ("Failed", "NeverRuns")
+    assert "InvalidImageName" in condition(status, "Finished")["message"]
+
+
+def test_a_pod_deleted_by_hand_is_a_failure_and_no_success(runs: Speedruns, kubectl: Kubectl) -> None:
+    """BR-041: deleted before training finished, and said so; never Running without a pod."""
+    runs.apply(slow_pod("taken"))
+    runs.wait("taken", "training", trains)
+    (pod,) = pods_of(runs, "taken")
+    kubectl("delete", "pod", pod["metadata"]["name"], "-n", runs.namespace, "--wait=false")
+    status = runs.wait_finished("taken")
+    assert (status["phase"], status["reason"]) == ("Failed", "PodDeleted")
+    assert "deleted before training finished" in condition(status, "Finished")["message"]
+
+
+def test_a_drained_node_is_seen_and_the_run_made_again(runs: Speedruns, kubectl: Kubectl, node: Node) -> None:
+    runs.apply(slow_pod("moved"))
+    runs.wait("moved", "training", trains)
+    kubectl("drain", node.layout.name, "--pod-selector=speedrun.dev/name=moved", "--delete-emptydir-data")
+    status = runs.wait("moved", "made again", lambda status: len(status.get("allocations", [])) == 2)
+    assert status["allocations"][0]["reason"] == "Preempted"
+    assert "EvictionByEvictionAPI" in status["allocations"][0]["message"]
+    assert any(reason == "Preempted" for _, reason, _ in runs.events("moved"))
+    waits_for(runs, "moved", "1 node(s) were unschedulable")
+    kubectl("uncordon", node.layout.name)
+    runs.wait("moved", "training again", trains)
+
+
+def test_the_same_name_again_never_adopts_the_old_pod(runs: Speedruns, kubectl: Kubectl) -> None:
+    """BR-044: a new Speedrun of the same name has a pod of its own, and nothing of the old one shows on it."""
+    first = on_pods("nano", parameters={"steps": 60, "intervalMilliseconds": 500, "valLoss": "3.2100"})
+    runs.apply(first)
+    runs.wait("nano", "training", trains)
+    old = runs.get("nano")["metadata"]["uid"]
+    kubectl("delete", "sr", "nano", "-n", runs.namespace, "--wait=false")
+    runs.wait_gone("nano")
+    runs.apply(on_pods("nano", parameters={"steps": 3, "intervalMilliseconds": 10, "valLoss": "3.2500"}))
+    status = runs.wait_finished("nano")
+    new = runs.get("nano")["metadata"]["uid"]
+    assert new != old and new in status["allocations"][0]["name"]
+    assert (status["val_loss"], status["runsSummary"]) == (3.25, "1/1")
+    assert {each["metadata"]["labels"]["speedrun.dev/uid"] for each in pods_of(runs, "nano")} == {new}
+
+
+def test_a_namespace_without_room_makes_it_wait_and_then_run(runs: Speedruns, kubectl: Kubectl) -> None:
+    quota: dict[str, Any] = {
+        "apiVersion": "v1",
+        "kind": "ResourceQuota",
+        "metadata": {"name": "tight"},
+        "spec": {"hard": {"pods": "0"}},
+    }
+    kubectl("apply", "-n", runs.namespace, "-f", "-", stdin=json.dumps(quota))
+    until("quota counted", lambda: "0" in kubectl(
+        "get", "quota", "tight", "-n", runs.namespace, "-o", "jsonpath={.status.used.pods}"
+    ))  # fmt: skip
+    runs.apply(on_pods("crowded"))
+    status = runs.wait(
+        "crowded", "told", lambda status: condition(status, "Submitted").get("reason") == "QuotaExceeded"
+    )
+    assert (status["phase"], pods_of(runs, "crowded")) == ("Pending", [])
+    assert "exceeded quota: tight" in condition(status, "Submitted")["message"]
+    kubectl("delete", "quota", "tight", "-n", runs.namespace)
+    assert runs.wait_finished("crowded")["phase"] == "Succeeded"
+
+
+@pytest.mark.full
+def test_a_node_that_is_lost_is_told_and_given_up_in_bounded_time(
+    runs: Speedruns, kubectl: Kubectl, node: Node
+) -> None:
+    """BR-041: first that the node does not answer, then a recorded end; never Running for ever."""
+    tolerations = [
+        {"key": f"node.kubernetes.io/{what}", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 1}
+        for what in ("not-ready", "unreachable")
+    ]
+    runs.apply(slow_pod("lost", pods={"tolerations": tolerations}, backoffLimit=0))
+    runs.wait("lost", "training", trains)
+    node.pause_part("kubelet")
+    status = runs.wait("lost", "told", lambda status: status.get("reason") == "Terminating", timeout=60)
+    assert "taint" in status["allocations"][0]["message"]
+    status = runs.wait_finished("lost", timeout=120)
+    assert (status["phase"], status["reason"]) == ("Failed", "NodeFailure")
+    assert node.layout.name in condition(status, "Finished")["message"]

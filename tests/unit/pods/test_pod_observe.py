@@ -1,0 +1,239 @@
+"""What a pod shows, as the API server describes it: a table of real statuses, and what must be said of each."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from speedrun_operator.api.phases import Phase
+from speedrun_operator.api.status import rfc3339
+from speedrun_operator.backends.pods.observe import give_up, observed, started_containers, vanished
+from speedrun_operator.lifecycle.allocations import after_observation
+from speedrun_operator.lifecycle.decide import decide
+from speedrun_operator.lifecycle.observation import JobState
+from unit.builders import at, finished_log, resource, running, situation, unseen
+
+PATIENCE = timedelta(seconds=300)
+SCHEDULED = {"type": "PodScheduled", "status": "True", "lastTransitionTime": rfc3339(at(3))}
+
+
+def pod(status: dict[str, Any], *, deleted: float | None = None, node: str | None = "node-a") -> dict[str, Any]:
+    metadata = {"name": "sr-1", "namespace": "lab", "uid": "17", "creationTimestamp": rfc3339(at(1))}
+    if deleted is not None:
+        metadata["deletionTimestamp"] = rfc3339(at(deleted))
+    spec = {"nodeName": node, "initContainers": [{"name": "code"}], "containers": [{"name": "train"}]}
+    return {"metadata": metadata, "spec": spec, "status": status}
+
+
+def placed(phase: str = "Running", *conditions: dict[str, Any], **status: Any) -> dict[str, Any]:
+    return {"phase": phase, "conditions": [SCHEDULED, *conditions], **status}
+
+
+def container(name: str, **state: Any) -> dict[str, Any]:
+    return {"name": name, "restartCount": 0, "image": "registry.local/acme/trainer:nope", "state": state}
+
+
+def done(name: str, code: int, reason: str = "Error", **more: Any) -> dict[str, Any]:
+    return container(name, terminated={"exitCode": code, "reason": reason, "finishedAt": rfc3339(at(50)), **more})
+
+
+def trained(*statuses: dict[str, Any], phase: str = "Failed", **status: Any) -> dict[str, Any]:
+    return placed(phase, containerStatuses=list(statuses), **status)
+
+
+def target(reason: str, message: str = "") -> dict[str, Any]:
+    return {"type": "DisruptionTarget", "status": "True", "reason": reason, "message": message}
+
+
+WAITING = [
+    pytest.param(reason, field, id=f"{reason} {field}")
+    for reason in ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "CreateContainerConfigError")
+    for field in ("containerStatuses", "initContainerStatuses")
+]
+
+
+@pytest.mark.parametrize(("reason", "field"), WAITING)
+def test_a_container_that_cannot_start_says_why_from_the_first_look(reason: str, field: str) -> None:
+    """BR-036: the reason and the image are in the message at once, and it is given up in bounded time."""
+    said = 'Back-off pulling image "registry.local/acme/trainer:nope"'
+    status = placed("Pending", **{field: [container("trainer", waiting={"reason": reason, "message": said})]})
+    seen = observed(pod(status), at(10))
+    assert (seen.state, seen.reason) == (JobState.RUNNING, reason)
+    assert seen.message and reason in seen.message and "registry.local/acme/trainer:nope" in seen.message
+    assert give_up(seen, PATIENCE) == (timedelta(0) if reason == "InvalidImageName" else PATIENCE)
+
+
+def test_a_container_that_waits_for_a_pull_is_not_given_up() -> None:
+    status = placed("Pending", containerStatuses=[container("train", waiting={"reason": "PodInitializing"})])
+    seen = observed(pod(status), at(10))
+    assert (seen.state, seen.reason, give_up(seen, PATIENCE)) == (JobState.RUNNING, None, None)
+
+
+ENDS = [
+    pytest.param(
+        {
+            "phase": "Failed",
+            "reason": "UnexpectedAdmissionError",
+            "message": "Allocate failed due to no healthy devices present; cannot allocate unhealthy devices",
+        },
+        "LaunchFailed",
+        "no healthy devices present",
+        id="a GPU is lost",
+    ),
+    pytest.param({"phase": "Failed", "reason": "OutOfcpu", "message": "Pod was rejected"}, "LaunchFailed", "OutOfcpu"),
+    pytest.param({"phase": "Failed"}, "LaunchFailed", "does not say why", id="nothing but a phase"),
+    pytest.param(trained(done("train", 137, "OOMKilled")), "OutOfMemory", "limits.memory"),
+    pytest.param(trained(done("train", 3)), "JobFailed", "exit code 3"),
+    pytest.param(trained(done("train", 137)), "JobFailed", "killed by signal 9"),
+    pytest.param(trained(done("train", 128, "StartError", message='exec: "bash"')), "ImageMissingBuildSteps", "bash"),
+    pytest.param(
+        placed("Failed", initContainerStatuses=[done("image", 78)]), "ImageMissingBuildSteps", "trainer image"
+    ),
+    pytest.param(placed("Failed", initContainerStatuses=[done("data", 2)]), "JobFailed", "container data"),
+    pytest.param(trained(done("train", 255, "ContainerStatusUnknown")), "NodeFailure", "node lost container train"),
+    pytest.param(
+        {"phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: memory."},
+        "NodeFailure",
+        "low on resource: memory",
+    ),
+    pytest.param(
+        trained(done("train", 143), reason="DeadlineExceeded", message="Pod was active too long"),
+        "TimeLimit",
+        "spec.timeLimitSeconds",
+    ),
+    pytest.param(
+        placed("Failed", target("PreemptionByScheduler", "preempting"), containerStatuses=[done("train", 143)]),
+        "Preempted",
+        "higher priority",
+    ),
+    pytest.param(
+        placed("Failed", target("DeletionByTaintManager"), containerStatuses=[done("train", 143)]),
+        "NodeFailure",
+        "taint",
+    ),
+    pytest.param(trained(done("train", 0, "Completed"), phase="Succeeded"), "Completed", None),
+    pytest.param(
+        trained(done("train", 0, "Completed"), container("sidecar", running={}), phase="Running"),
+        "Completed",
+        None,
+        id="a sidecar runs on",
+    ),
+    pytest.param(
+        trained(container("sidecar", running={}), done("train", 3), phase="Running"), "JobFailed", "exit code 3"
+    ),
+    pytest.param(trained(done("train", 0, "Completed"), done("sidecar", 1)), "Completed", None, id="a sidecar failed"),
+]
+
+
+@pytest.mark.parametrize(("status", "reason", "said"), ENDS)
+def test_how_a_pod_ended(status: dict[str, Any], reason: str, said: str | None) -> None:
+    """BR-037: also where the kubelet refused it, and there are no container statuses at all."""
+    seen = observed(pod(status), at(100))
+    assert (seen.state, seen.reason) == (JobState.ENDED, reason)
+    assert seen.ended is not None
+    assert said is None or (seen.message and said in seen.message)
+
+
+def test_a_pod_killed_by_a_deletion_was_deleted_and_did_not_fail() -> None:
+    status = trained(done("train", 143))
+    assert observed(pod(status, deleted=40), at(60)).reason == "PodDeleted"
+
+
+def test_a_lost_node_is_told_and_then_the_end() -> None:
+    """BR-041: phase stays Running with NodeLost; then the pod is gone."""
+    status = placed(reason="NodeLost", containerStatuses=[container("train", running={})])
+    first = observed(pod(status, deleted=30), at(40))
+    assert (first.state, first.reason) == (JobState.RUNNING, "Terminating")
+    assert first.message and "does not answer" in first.message
+    later = observed(pod(status, deleted=30), at(630))
+    assert (later.state, later.reason) == (JobState.ENDED, "NodeFailure")
+    gone = vanished(pod(status, deleted=30), "17", at(60), cancelled=False)
+    assert (gone.state, gone.reason, gone.node) == (JobState.ENDED, "NodeFailure", "node-a")
+
+
+def test_a_healthy_pod_that_is_gone_was_deleted() -> None:
+    """BR-041: the second case: 404 straight away."""
+    last = pod(placed(containerStatuses=[container("train", running={})]))
+    gone = vanished(last, "17", at(60), cancelled=False)
+    assert (gone.state, gone.reason) == (JobState.ENDED, "PodDeleted")
+    assert gone.message and "deleted before training finished" in gone.message
+    assert vanished(None, "17", at(60), cancelled=False).reason == "PodDeleted"
+    assert vanished(last, "17", at(60), cancelled=True).reason == "Cancelled"
+
+
+def test_the_final_step_counts_though_the_pod_was_deleted() -> None:
+    """BR-041: unless the final step had been logged."""
+    status = decide(situation(resource(), seconds=1)).status
+    log = finished_log("3.2769").read()
+    seen = running(finished_log("3.2769"))
+    status = decide(situation(resource(status=status), seconds=50, observed={0: seen})).status
+    last = pod(placed(containerStatuses=[container("train", running={})]))
+    gone = replace(vanished(last, "17", at(60), cancelled=False), log=log, log_complete=True)
+    end = decide(situation(resource(status=status), seconds=60, observed={0: gone})).status
+    assert (end.phase, end.val_loss) == (Phase.SUCCEEDED, 3.2769)
+
+
+def test_terminal_is_final_whatever_the_pod_says_later() -> None:
+    """BR-038: a kubelet restart flips a completed pod to Failed; the Speedrun stays as it ended."""
+    log = finished_log("3.2769", time=208113).read()
+    status = decide(situation(resource(), seconds=1)).status
+    seen = replace(
+        observed(pod(trained(done("train", 0, "Completed"), phase="Succeeded")), at(100)), log=log, log_complete=True
+    )
+    ended = decide(situation(resource(status=status), seconds=100, observed={0: seen})).status
+    assert (ended.phase, ended.val_loss, ended.train_time_ms) == (Phase.SUCCEEDED, 3.2769, 208113)
+    flipped = observed(pod({"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": "x"}), at(700))
+    again = replace(flipped, log_complete=True)
+    decision = decide(situation(resource(status=ended), seconds=700, observed={0: again}))
+    assert decision.status == ended
+    (allocation,) = ended.allocations
+    assert after_observation(allocation, again, timedelta(0)) == allocation
+
+
+def test_unscheduled_pods_wait_with_the_schedulers_words() -> None:
+    message = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu."
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
+    seen = observed(pod({"phase": "Pending", "conditions": [condition]}, node=None), at(10))
+    assert (seen.state, seen.reason, seen.started, seen.node) == (JobState.QUEUED, "Unschedulable", None, None)
+    assert seen.message and message in seen.message and "when that is free" in seen.message
+
+
+@pytest.mark.parametrize(
+    ("message", "remedy"),
+    [
+        ("1 node(s) had untolerated taint {sunk.coreweave.com/lock: locked}", "SUNK's pod scheduler"),
+        ("1 node(s) had untolerated taint {nvidia.com/gpu: }", "spec.pods.tolerations"),
+        ("3 node(s) didn't match Pod's node affinity/selector", "spec.gpus.type"),
+    ],
+)
+def test_each_reason_not_to_be_scheduled_has_its_remedy(message: str, remedy: str) -> None:
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
+    seen = observed(pod({"phase": "Pending", "conditions": [condition]}, node=None), at(10))
+    assert seen.message and remedy in seen.message
+
+
+def test_a_gated_pod_waits_for_its_queue() -> None:
+    condition = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated"}
+    seen = observed(pod({"phase": "Pending", "conditions": [condition]}, node=None), at(10))
+    assert (seen.state, seen.reason) == (JobState.QUEUED, "SchedulingGated")
+    assert seen.message and "spec.pods.queueName" in seen.message
+
+
+def test_only_our_containers_logs_are_read_and_in_their_order() -> None:
+    status = placed(
+        initContainerStatuses=[done("code", 0, "Completed"), container("mesh", running={})],
+        containerStatuses=[container("agent", running={}), container("train", running={})],
+    )
+    made = pod(status)
+    made["spec"]["initContainers"].append({"name": "mesh", "restartPolicy": "Always"})
+    made["spec"]["containers"].insert(0, {"name": "agent"})
+    assert started_containers(made) == (("code", True), ("train", False))
+
+
+def test_what_a_pod_does_not_say_is_not_made_up() -> None:
+    seen = observed(pod({}, node=None), at(10))
+    assert (seen.state, seen.started, seen.ended, seen.reason) == (JobState.QUEUED, None, None, "Unscheduled")
+    assert unseen(5).give_up_after is None
