@@ -1,6 +1,6 @@
 """Why a job ended or waits: the backend's word and signs in the log → a rule with a reason and a remedy. Pure.
 
-The rules are data, a file an area (`scheduler`, `containers`, `downloads`, `gpus`). `diagnose` looks for them,
+The rules are data, a file an area (`scheduler`, `containers`, `downloads`, `gpus`, `pods`). `diagnose` looks for them,
 `pending` says what a queued job waits for, `refusals` what to do about a job that sbatch did not take.
 """
 

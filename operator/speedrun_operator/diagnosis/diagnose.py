@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from speedrun_operator.api.phases import Reason
-from speedrun_operator.diagnosis import containers, downloads, gpus, scheduler
+from speedrun_operator.diagnosis import containers, downloads, gpus, pods, scheduler
 from speedrun_operator.diagnosis.rule import Rule, Weight
 
-RULES: tuple[Rule, ...] = (*scheduler.RULES, *containers.RULES, *downloads.RULES, *gpus.RULES)
+RULES: tuple[Rule, ...] = (*scheduler.RULES, *containers.RULES, *downloads.RULES, *gpus.RULES, *pods.RULES)
 """All of them. Where one line has signs of several, the first of these is meant."""
 
 _BY_REASON = {rule.reason: rule for rule in RULES}

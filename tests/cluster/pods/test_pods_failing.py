@@ -71,9 +71,9 @@ def test_a_drained_node_is_seen_and_the_run_made_again(runs: Speedruns, kubectl:
     runs.wait("moved", "training", trains)
     kubectl("drain", node.layout.name, "--pod-selector=speedrun.dev/name=moved", "--delete-emptydir-data")
     status = runs.wait("moved", "made again", lambda status: len(status.get("allocations", [])) == 2)
-    assert status["allocations"][0]["reason"] == "Preempted"
+    assert status["allocations"][0]["reason"] == "Drained"
     assert "EvictionByEvictionAPI" in status["allocations"][0]["message"]
-    assert any(reason == "Preempted" for _, reason, _ in runs.events("moved"))
+    assert any(reason == "Drained" for _, reason, _ in runs.events("moved"))
     waits_for(runs, "moved", "1 node(s) were unschedulable")
     kubectl("uncordon", node.layout.name)
     runs.wait("moved", "training again", trains)
@@ -129,7 +129,7 @@ def test_a_node_that_is_lost_is_told_and_given_up_in_bounded_time(
     runs.wait("lost", "training", trains)
     node.pause_part("kubelet")
     status = runs.wait("lost", "told", lambda status: status.get("reason") == "Terminating", timeout=60)
-    assert "taint" in status["allocations"][0]["message"]
+    assert "DeletionByTaintManager" in status["allocations"][0]["message"]
     status = runs.wait_finished("lost", timeout=120)
-    assert (status["phase"], status["reason"]) == ("Failed", "NodeFailure")
+    assert (status["phase"], status["reason"]) == ("Failed", "NodeLost")
     assert node.layout.name in condition(status, "Finished")["message"]

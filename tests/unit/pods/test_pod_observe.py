@@ -79,40 +79,38 @@ ENDS = [
             "reason": "UnexpectedAdmissionError",
             "message": "Allocate failed due to no healthy devices present; cannot allocate unhealthy devices",
         },
-        "LaunchFailed",
+        "PodRefused",
         "no healthy devices present",
         id="a GPU is lost",
     ),
-    pytest.param({"phase": "Failed", "reason": "OutOfcpu", "message": "Pod was rejected"}, "LaunchFailed", "OutOfcpu"),
-    pytest.param({"phase": "Failed"}, "LaunchFailed", "does not say why", id="nothing but a phase"),
-    pytest.param(trained(done("train", 137, "OOMKilled")), "OutOfMemory", "limits.memory"),
+    pytest.param({"phase": "Failed", "reason": "OutOfcpu", "message": "Pod was rejected"}, "PodRefused", "OutOfcpu"),
+    pytest.param({"phase": "Failed"}, "PodRefused", "does not say why", id="nothing but a phase"),
+    pytest.param(trained(done("train", 137, "OOMKilled")), "OOMKilled", "memory"),
     pytest.param(trained(done("train", 3)), "JobFailed", "exit code 3"),
     pytest.param(trained(done("train", 137)), "JobFailed", "killed by signal 9"),
     pytest.param(trained(done("train", 128, "StartError", message='exec: "bash"')), "ImageMissingBuildSteps", "bash"),
-    pytest.param(
-        placed("Failed", initContainerStatuses=[done("image", 78)]), "ImageMissingBuildSteps", "trainer image"
-    ),
+    pytest.param(placed("Failed", initContainerStatuses=[done("image", 78)]), "ImageMissingBuildSteps", "build steps"),
     pytest.param(placed("Failed", initContainerStatuses=[done("data", 2)]), "JobFailed", "container data"),
-    pytest.param(trained(done("train", 255, "ContainerStatusUnknown")), "NodeFailure", "node lost container train"),
+    pytest.param(trained(done("train", 255, "ContainerStatusUnknown")), "NodeLost", "node lost container train"),
     pytest.param(
         {"phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: memory."},
-        "NodeFailure",
+        "Evicted",
         "low on resource: memory",
     ),
     pytest.param(
         trained(done("train", 143), reason="DeadlineExceeded", message="Pod was active too long"),
         "TimeLimit",
-        "spec.timeLimitSeconds",
+        "active too long",
     ),
     pytest.param(
         placed("Failed", target("PreemptionByScheduler", "preempting"), containerStatuses=[done("train", 143)]),
-        "Preempted",
-        "higher priority",
+        "PodPreempted",
+        "preempting",
     ),
     pytest.param(
         placed("Failed", target("DeletionByTaintManager"), containerStatuses=[done("train", 143)]),
-        "NodeFailure",
-        "taint",
+        "NodeLost",
+        "TaintManager",
     ),
     pytest.param(trained(done("train", 0, "Completed"), phase="Succeeded"), "Completed", None),
     pytest.param(
@@ -137,6 +135,28 @@ def test_how_a_pod_ended(status: dict[str, Any], reason: str, said: str | None) 
     assert said is None or (seen.message and said in seen.message)
 
 
+@pytest.mark.parametrize(
+    ("status", "again"),
+    [
+        ({"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": "no healthy devices"}, True),
+        ({"phase": "Failed", "reason": "Evicted", "message": "low on memory"}, True),
+        (trained(done("train", 137, "OOMKilled")), False),
+        (trained(done("train", 3)), False),
+    ],
+)
+def test_what_the_infrastructure_did_is_run_again_and_each_end_has_its_remedy(
+    status: dict[str, Any], again: bool
+) -> None:
+    """BR-037: an infrastructure fault that is retried, and no exit code 0 or training error."""
+    before = decide(situation(resource(), seconds=1)).status
+    seen = replace(observed(pod(status), at(100)), log_complete=True)
+    after = decide(situation(resource(status=before), seconds=100, observed={0: seen})).status
+    (allocation,) = after.allocations
+    assert allocation.reason == seen.reason and seen.message and seen.message in (allocation.message or "")
+    assert (after.phase, after.next_attempt_time is not None) == (Phase.PENDING if again else Phase.FAILED, again)
+    assert after.val_loss is None
+
+
 def test_a_pod_killed_by_a_deletion_was_deleted_and_did_not_fail() -> None:
     status = trained(done("train", 143))
     assert observed(pod(status, deleted=40), at(60)).reason == "PodDeleted"
@@ -149,9 +169,9 @@ def test_a_lost_node_is_told_and_then_the_end() -> None:
     assert (first.state, first.reason) == (JobState.RUNNING, "Terminating")
     assert first.message and "does not answer" in first.message
     later = observed(pod(status, deleted=30), at(630))
-    assert (later.state, later.reason) == (JobState.ENDED, "NodeFailure")
+    assert (later.state, later.reason) == (JobState.ENDED, "NodeLost")
     gone = vanished(pod(status, deleted=30), "17", at(60), cancelled=False)
-    assert (gone.state, gone.reason, gone.node) == (JobState.ENDED, "NodeFailure", "node-a")
+    assert (gone.state, gone.reason, gone.node) == (JobState.ENDED, "NodeLost", "node-a")
 
 
 def test_a_healthy_pod_that_is_gone_was_deleted() -> None:

@@ -14,10 +14,11 @@ from typing import Any
 from speedrun_operator.api.phases import Reason
 from speedrun_operator.backends.pods import words
 from speedrun_operator.backends.pods.script import MISSING_BUILD_STEPS, TRAIN
+from speedrun_operator.diagnosis import pods as rules
 from speedrun_operator.lifecycle.observation import JobState, Observed
 
 Pod = Mapping[str, Any]
-Ending = tuple[Reason, str | None]
+Ending = tuple[str, str | None]
 NODE_PATIENCE = timedelta(seconds=60)  # beyond its grace period a pod that is deleted may take so long to end
 
 
@@ -37,10 +38,9 @@ def observed(pod: Pod, asked: datetime) -> Observed:
     if (ending := _ending(pod, asked)) is not None:
         reason, message = ending
         ended = _ended_at(pod) or moment(pod["metadata"].get("deletionTimestamp")) or asked
-        return replace(seen, state=JobState.ENDED, ended=ended, reason=reason.value, message=message)
+        return replace(seen, state=JobState.ENDED, ended=ended, reason=reason, message=message)
     if pod["metadata"].get("deletionTimestamp"):
-        reason, message = _taken(pod)
-        return replace(seen, reason="Terminating", message=f"it is being ended: {message}")
+        return replace(seen, reason="Terminating", message=f"it is being ended: {_taken(pod)[1]}")
     if seen.state is JobState.QUEUED:
         reason_, message_ = _waiting(scheduled)
         return replace(seen, reason=reason_, message=message_)
@@ -58,8 +58,8 @@ def vanished(last: Pod | None, job_id: str | None, asked: datetime, *, cancelled
         if seen.state is JobState.ENDED:
             return seen
         seen = replace(seen, state=JobState.ENDED, ended=asked)
-    reason, message = (Reason.CANCELLED, None) if cancelled else _taken(last or {})
-    return replace(seen, reason=reason.value, message=message)
+    reason, message = (Reason.CANCELLED.value, None) if cancelled else _taken(last or {})
+    return replace(seen, reason=reason, message=message)
 
 
 def give_up(seen: Observed, patience: timedelta) -> timedelta | None:
@@ -105,7 +105,7 @@ def _ending(pod: Pod, asked: datetime) -> Ending | None:
     status = pod.get("status") or {}
     phase, train = status.get("phase"), _terminated(pod, TRAIN)
     if phase == "Succeeded" or (train is not None and train.get("exitCode") == 0):
-        return Reason.COMPLETED, None
+        return Reason.COMPLETED.value, None
     if phase == "Failed":
         return _failed(pod)
     if train is not None:
@@ -113,7 +113,7 @@ def _ending(pod: Pod, asked: datetime) -> Ending | None:
     deleted = moment(pod["metadata"].get("deletionTimestamp"))
     if deleted is not None and asked - deleted > NODE_PATIENCE:
         node = (pod.get("spec") or {}).get("nodeName")
-        return Reason.NODE_FAILURE, f"its node {node} does not answer, so that the pod could not be ended there"
+        return rules.NODE_LOST, f"its node {node} does not answer, so that the pod could not be ended there"
     return None
 
 
@@ -122,8 +122,7 @@ def _failed(pod: Pod) -> Ending:
     word, said = status.get("reason") or "", status.get("message") or ""
     told = f"{word}: {said}" if word and said else word or said
     if word in words.ENDED_BY:
-        reason, remedy = words.ENDED_BY[word]
-        return reason, f"{told} ({remedy})"
+        return words.ENDED_BY[word], told
     if condition(pod, "DisruptionTarget").get("reason") in words.DISRUPTED_BY:
         return _taken(pod)
     for each in _statuses(pod):
@@ -131,42 +130,36 @@ def _failed(pod: Pod) -> Ending:
         if terminated and terminated.get("exitCode") != 0:
             killed = pod["metadata"].get("deletionTimestamp") and terminated.get("reason") != "OOMKilled"
             return _taken(pod) if killed else _exit(each["name"], terminated)
-    if word in words.KUBELET_REFUSES or not list(_statuses(pod)):
-        return Reason.LAUNCH_FAILED, f"the node refused the pod: {told or 'it does not say why'}"
-    return Reason.JOB_FAILED, told or "the pod failed and does not say why"
+    if not list(_statuses(pod)):
+        return rules.REFUSED, f"the node refused the pod: {told or 'it does not say why'}"
+    return Reason.JOB_FAILED.value, told or "the pod failed and does not say why"
 
 
 def _exit(container: str, terminated: Mapping[str, Any]) -> Ending:
     word, code = terminated.get("reason") or "", terminated.get("exitCode")
-    if word == "OOMKilled":
-        remedy = "it used more memory than its limit: raise spec.pods.resources.limits.memory"
-        return Reason.OUT_OF_MEMORY, f"OOMKilled in container {container}: {remedy}"
+    if word == rules.OUT_OF_MEMORY:
+        return rules.OUT_OF_MEMORY, f"container {container} used more memory than its limit"
     if word in words.NODE_FAULTS:
-        return Reason.NODE_FAILURE, f"{word}: the node lost container {container}, as when it restarts"
+        return rules.NODE_LOST, f"{word}: the node lost container {container}, as when it restarts"
     if word in ("StartError", "ContainerCannotRun"):
         said = terminated.get("message") or word
-        return Reason.IMAGE_MISSING_BUILD_STEPS, f"container {container} did not start: {said} (the image needs bash)"
+        return rules.MISSING_BUILD_STEPS, f"container {container} did not start, the image needs bash: {said}"
     if container == "image" and code == MISSING_BUILD_STEPS:
-        message = "the image lacks what the recipe's build steps install: use the trainer image (spec.pods.image)"
-        return Reason.IMAGE_MISSING_BUILD_STEPS, message
+        return rules.MISSING_BUILD_STEPS, "the image lacks what the recipe's build steps install"
     killed = f", killed by signal {code - 128}" if isinstance(code, int) and 128 < code < 160 else ""
-    return Reason.JOB_FAILED, f"container {container} ended with exit code {code}{killed}"
+    return Reason.JOB_FAILED.value, f"container {container} ended with exit code {code}{killed}"
 
 
 def _taken(pod: Pod) -> Ending:
     """Who takes a pod away that has not ended by itself."""
     target = condition(pod, "DisruptionTarget")
     if target.get("reason") in words.DISRUPTED_BY:
-        reason, told = words.DISRUPTED_BY[target["reason"]]
-        said = target.get("message")
-        return reason, f"{told} ({target['reason']}: {said})" if said else told
+        said = f": {target['message']}" if target.get("message") else ""
+        return words.DISRUPTED_BY[target["reason"]], f"{target['reason']}{said}"
     word = (pod.get("status") or {}).get("reason") or ""
-    if word in words.ENDED_BY:
-        reason, told = words.ENDED_BY[word]
-        return reason, f"{word}: {told}"
-    if condition(pod, "Ready").get("reason") == "NodeLost":
-        return Reason.NODE_FAILURE, "the node does not answer"
-    return Reason.POD_DELETED, "the pod was deleted before training finished, and not by the operator"
+    if word in words.ENDED_BY or condition(pod, "Ready").get("reason") == rules.NODE_LOST:
+        return words.ENDED_BY.get(word, rules.NODE_LOST), f"{word or rules.NODE_LOST}: the node does not answer"
+    return rules.DELETED, "the pod was deleted before training finished, and not by the operator"
 
 
 def _waiting(scheduled: Mapping[str, Any]) -> tuple[str | None, str | None]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 
 from speedrun_operator.api.phases import Reason
+from speedrun_operator.diagnosis import pods as rules
 
 AT_ONCE = timedelta(0)
 
@@ -21,28 +22,25 @@ STUCK: Mapping[str, tuple[str, bool]] = {
     "CreateContainerError": ("the node cannot make the container; the message says why", False),
     "RunContainerError": ("the node cannot start the container; the message says why", False),
 }
-# What a pod ended by that never got to its program, or was taken away: faults of the infrastructure.
-KUBELET_REFUSES = frozenset({
-    "UnexpectedAdmissionError", "OutOfcpu", "OutOfmemory", "OutOfpods", "OutOfephemeral-storage", "NodeAffinity",
-    "NodeName", "NodePorts", "UnknownReason", "AppArmor", "Sysctl", "TopologyAffinityError", "PodOSNotSupported",
-})  # fmt: skip
-ENDED_BY: Mapping[str, tuple[Reason, str]] = {
-    "Evicted": (Reason.NODE_FAILURE, "the node ran out of a resource; ask for more in spec.pods.resources.requests"),
-    "NodeLost": (Reason.NODE_FAILURE, "the node does not answer"),
-    "NodeShutdown": (Reason.NODE_FAILURE, "the node was shut down"),
-    "Terminated": (Reason.NODE_FAILURE, "the node was shut down"),
-    "Shutdown": (Reason.NODE_FAILURE, "the node was shut down"),
-    "Preempting": (Reason.PREEMPTED, "a pod that the node needs more took its place"),
-    "Preempted": (Reason.PREEMPTED, "a pod of higher priority took its place"),
-    "DeadlineExceeded": (Reason.TIME_LIMIT, "the time limit was reached: raise spec.timeLimitSeconds"),
+# Reasons of a failed pod → why, in the words of `diagnosis.pods`. A pod of any other reason, and without containers,
+# was refused by its node.
+ENDED_BY: Mapping[str, str] = {
+    "Evicted": rules.EVICTED,
+    "NodeLost": rules.NODE_LOST,
+    "NodeShutdown": rules.NODE_LOST,
+    "Terminated": rules.NODE_LOST,
+    "Shutdown": rules.NODE_LOST,
+    "Preempting": rules.PREEMPTED,
+    "Preempted": rules.PREEMPTED,
+    "DeadlineExceeded": Reason.TIME_LIMIT.value,
 }
 # Reasons of the condition DisruptionTarget: who is taking the pod away.
-DISRUPTED_BY: Mapping[str, tuple[Reason, str]] = {
-    "PreemptionByScheduler": (Reason.PREEMPTED, "a pod of higher priority took its place"),
-    "EvictionByEvictionAPI": (Reason.PREEMPTED, "it was evicted, as when a node is drained"),
-    "DeletionByTaintManager": (Reason.NODE_FAILURE, "its node got a taint that it does not tolerate"),
-    "DeletionByPodGC": (Reason.NODE_FAILURE, "its node is gone"),
-    "TerminationByKubelet": (Reason.NODE_FAILURE, "the node took it away"),
+DISRUPTED_BY: Mapping[str, str] = {
+    "PreemptionByScheduler": rules.PREEMPTED,
+    "EvictionByEvictionAPI": rules.DRAINED,
+    "DeletionByTaintManager": rules.NODE_LOST,
+    "DeletionByPodGC": rules.NODE_LOST,
+    "TerminationByKubelet": rules.NODE_LOST,
 }
 NODE_FAULTS = frozenset({"ContainerStatusUnknown"})
 SUNK_LOCK = "sunk.coreweave.com/lock"
