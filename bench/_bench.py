@@ -25,15 +25,16 @@ def replay(name: str, spec: Mapping[str, Any] | None = None, **parameters: int |
     }
 
 
-def create(api: Kubernetes, bodies: Iterable[Mapping[str, Any]]) -> None:
+def create(api: Kubernetes, bodies: Iterable[Mapping[str, Any]], namespace: str = "default") -> None:
     """Create Speedruns one after another over one connection. Raises RuntimeError."""
+    path = SPEEDRUNS.replace("/default/", f"/{namespace}/")
     context = ssl.create_default_context(cafile=api.pki / "ca.crt")
     context.load_cert_chain(api.pki / "admin.crt", api.pki / "admin.key")
     host, _, port = api.url("kube-apiserver").removeprefix("https://").rpartition(":")
     connection = http.client.HTTPSConnection(host, int(port), timeout=30, context=context)
     try:
         for body in bodies:
-            connection.request("POST", SPEEDRUNS, json.dumps(body), {"Content-Type": "application/json"})
+            connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
             answer = connection.getresponse()
             text = answer.read()
             if answer.status != 201:

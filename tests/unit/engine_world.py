@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from speedrun_operator.api.resource import Resource
+from speedrun_operator.api.spec import Backend as Kind
 from speedrun_operator.api.status import Status
 from speedrun_operator.backends.memory import Cluster, MemoryBackend
 from speedrun_operator.entries import Setup
@@ -86,7 +87,7 @@ class World:
             release_seconds=5,
             rules=rules,
         )
-        self.engine = Engine(kube=self.api, backend=MemoryBackend(cluster), setup=setup)
+        self.engine = Engine(kube=self.api, backends={Kind.SLURM: MemoryBackend(cluster)}, setup=setup)
 
     @property
     def resource(self) -> Resource:

@@ -11,8 +11,12 @@ from speedrun_operator.api.phases import Phase
 from speedrun_operator.api.schema import custom_resource_definition
 from speedrun_operator.api.spec import Spec
 from speedrun_operator.backends.memory import Cluster
+from speedrun_operator.entries import Setup
+from speedrun_operator.lifecycle.situation import Policy
+from speedrun_operator.planning import Site
 from speedrun_operator.policy import Asked, Rules, asked_code, forbidden, is_listed
-from unit.builders import REPLAY
+from speedrun_operator.recipes.recipe import shipped
+from unit.builders import REPLAY, resource
 from unit.engine_world import running_engine
 
 MINE = "https://github.com/me/modded-nanogpt.git"
@@ -132,7 +136,7 @@ def test_every_field_of_a_recipes_reference_is_known_to_the_rules() -> None:
     assert set(spec["properties"]["recipe"]["properties"]) == {"name", "parameters", "source"}
     source = spec["properties"]["recipe"]["properties"]["source"]["properties"]
     assert set(source) == {"repository", "revision", "path", "patch", "secretRef"}
-    assert "pods" not in spec["properties"]
+    assert "image" in spec["properties"]["pods"]["properties"]
 
 
 @pytest.mark.parametrize(
@@ -153,3 +157,20 @@ def test_every_field_of_a_recipes_reference_is_known_to_the_rules() -> None:
 def test_other_code_than_the_recipes_own_is_foreign(source: dict[str, Any] | None, asked: tuple[Asked, ...]) -> None:
     spec = Spec.model_validate({"recipe": {"name": "replay", "source": source}})
     assert asked_code(spec) == asked
+
+
+@pytest.mark.parametrize("foreign", [True, False])
+def test_an_image_of_ones_own_is_foreign_code(foreign: bool) -> None:
+    spec = {"recipe": {"name": "replay"}, "backend": "Pods", "pods": {"image": "registry.test/mine:1"}}
+    setup = Setup(
+        cluster="c1c1c1c1",
+        recipes=shipped(),
+        site=Site(),
+        policy=Policy(),
+        poll_seconds=10,
+        release_seconds=60,
+        rules=Rules(foreign=foreign),
+    )
+    waits = setup.waits(resource(spec))
+    assert (waits is None) == foreign
+    assert waits is None or (waits.reason, waits.message.startswith("spec.pods.image: ")) == ("NotAllowed", True)

@@ -16,6 +16,7 @@ from unit.builders import NOON, at
 
 POLICY = Policy()
 INFRASTRUCTURE = {"NodeFailure", "Preempted", "LaunchFailed", "SourceUnreachable"}
+INFRASTRUCTURE |= {"Evicted", "NodeLost", "Drained", "PodPreempted", "PodRefused"}  # of pods
 # Up to bounds of their own: lost jobs, restarts of the nodes, and once the recipe's own time limit.
 ALWAYS = {"JobLost", "NodesRestarted", "Suspended", "TimeLimit"}
 
