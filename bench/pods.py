@@ -24,7 +24,7 @@ from typing import Any
 
 from _bench import create, replay, speedruns
 
-from speedrun_operator.kube.access import load
+from speedrun_operator.kube.access import Access, Files
 from speedrun_operator.kube.client import MERGE_PATCH, Kube, speedrun_path
 from testbed.bed import Bed
 from testbed.image import IMAGE
@@ -119,7 +119,7 @@ async def _bare(operator: Operator, example: tuple[dict[str, Any], dict[str, Any
     for body in bodies:
         body["metadata"]["namespace"] = BARE
     create(api, bodies, BARE)
-    kube = Kube(await load(str(operator.kubeconfig), None))
+    kube = Kube(Access(Files(str(operator.kubeconfig), None, explicit=True)))
     slots, times = asyncio.Semaphore(AT_ONCE), []
     pod, status = example
 

@@ -43,6 +43,11 @@ RIGHTS = [
     ("", "secrets", "", ("get",)),
     ("", "configmaps", "", ("get",)),
 ]
+POD_RIGHTS = [
+    ("", "pods", "", ("create", "get", "list", "watch", "delete")),
+    ("", "pods", "log", ("get",)),
+    ("", "configmaps", "", ("create",)),
+]
 
 
 async def check(settings: Settings) -> int:
@@ -110,7 +115,7 @@ async def _kubernetes(kube: Kube, settings: Settings) -> AsyncIterator[Finding]:
     yield Finding("api", True, f"Kubernetes {version.get('gitVersion', 'of unknown version')}")
     yield await _crd(kube)
     for namespace in scopes(settings.watch.namespaces):
-        yield await _rights(kube, namespace)
+        yield await _rights(kube, namespace, settings.pods.enabled)
     if settings.cluster_id is None:
         try:
             yield Finding("cluster id", True, await kube.cluster_uid())
@@ -161,10 +166,10 @@ def _plain(node: Any) -> Any:
     return {key: _plain(value) for key, value in node.items() if key not in added}
 
 
-async def _rights(kube: Kube, namespace: str | None) -> Finding:
+async def _rights(kube: Kube, namespace: str | None, pods: bool) -> Finding:
     where = f"namespace {namespace}" if namespace else "all namespaces"
     missing = []
-    for group, resource, subresource, verbs in RIGHTS:
+    for group, resource, subresource, verbs in [*RIGHTS, *(POD_RIGHTS if pods else ())]:
         for verb in verbs:
             attributes = {
                 "group": group,
@@ -192,6 +197,9 @@ async def _rights(kube: Kube, namespace: str | None) -> Finding:
 
 
 async def _slurm(settings: Settings) -> AsyncIterator[Finding]:
+    if settings.pods.enabled and not settings.login.host:
+        yield Finding("login", True, "none is configured: Speedruns of backend Slurm stay Pending")
+        return
     if settings.login.missing:
         yield Finding("login", False, f"not configured: set {', '.join(settings.login.missing)}")
         return

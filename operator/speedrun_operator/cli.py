@@ -16,7 +16,9 @@ from speedrun_operator import __version__
 from speedrun_operator.api.names import API_VERSION, KIND, NAME_LIMIT, Identity, is_object_name
 from speedrun_operator.api.resource import explain
 from speedrun_operator.api.schema import crd_yaml
-from speedrun_operator.api.spec import Spec
+from speedrun_operator.api.spec import Backend, Spec
+from speedrun_operator.backends.pods import gpus, manifest
+from speedrun_operator.backends.pods.site import PodSite
 from speedrun_operator.backends.slurm import script
 from speedrun_operator.planning import FIRST_ARM, Refusal, RunPlan, Site, plan
 from speedrun_operator.recipes.recipe import shipped
@@ -33,7 +35,7 @@ WITH_SETTINGS = {
     "if something is wrong",
     "clusters": "list the organization's clusters of the Platform API with their readiness",
     "kubeconfig": "write a cluster's kubeconfig (mode 0600), fetched from the Platform API",
-    "render": "print the plan and the batch script of a Speedrun; needs no cluster",
+    "render": "print the plan and the batch script or pod of a Speedrun; needs no cluster",
 }
 
 
@@ -170,23 +172,34 @@ def _render_one(path: str, document: object, settings: Settings) -> int:
     except ValidationError as error:
         print(f"speedrun-operator: {path}: {explain(error)}", file=sys.stderr)
         return FAILED
-    site = Site(gpu_partition=settings.slurm.gpu_partition, partition=settings.slurm.partition)
+    site = Site(
+        gpu_partition=settings.slurm.gpu_partition,
+        partition=settings.slurm.partition,
+        pod_image=settings.pods.image or "IMAGE",
+    )
     planned = plan(spec, shipped(), site)
     if isinstance(planned, Refusal):
         print(f"speedrun-operator: {path}: {planned.reason}: {planned.message}", file=sys.stderr)
         return FAILED
     first = range(min(spec.runs, spec.runs_per_allocation))
     planned = planned.for_runs([(index, FIRST_ARM) for index in first])
-    _print_plan(identity, planned, settings)
+    _print_plan(identity, planned, settings, pods=spec.backend is Backend.PODS)
     return OK
 
 
-def _print_plan(identity: Identity, planned: RunPlan, settings: Settings) -> None:
-    name = identity.job_name(settings.cluster_id or "CLUSTER", 0)
+def _print_plan(identity: Identity, planned: RunPlan, settings: Settings, *, pods: bool) -> None:
+    cluster = settings.cluster_id or "CLUSTER"
+    name = identity.job_name(cluster, 0)
     summary = planned.summary().model_dump(mode="json", by_alias=True, exclude_none=True)
-    arguments = " ".join(script.sbatch_arguments(planned, identity, name))
     print(f"# Plan of {identity}")
     print("".join(f"#   {line}\n" for line in yaml.safe_dump(summary, sort_keys=False).splitlines()), end="")
+    if pods:
+        site = PodSite.of(settings.pods)
+        values = gpus.guessed(planned.gpu_type, site.gpu_label_keys) if planned.gpu_type else ()
+        body = manifest.pod(planned, identity, 0, name=name, cluster=cluster, site=site, gpu_values=values)
+        print(yaml.safe_dump(body, sort_keys=False, width=110), end="")
+        return
+    arguments = " ".join(script.sbatch_arguments(planned, identity, name))
     if planned.gpu_count and not planned.partition:
         print("# The partition is chosen when it is submitted, by the GPUs that the cluster has.")
     if planned.source and not planned.source.commit:

@@ -156,7 +156,11 @@ class Engine:
             for uid, entry in self._entries.items()
             if kind_of(entry.resource) is kind
             and not entry.resource.deleting
-            and (refs := [each for each in self._setup.refs(entry.resource) if _is_of(each, backend, names)])
+            and (
+                refs := [
+                    each for each in self._setup.refs(entry.resource) if not names or backend.name_of(each) in names
+                ]
+            )
         }
         if not by_uid:
             return Snapshot()
@@ -312,7 +316,3 @@ class Engine:
                 return not any(open_) and waiting is None
             observed, unanswered = {}, None
         return False
-
-
-def _is_of(ref: AllocationRef, backend: Backend, names: frozenset[str] | None) -> bool:
-    return names is None or backend.name_of(ref) in names

@@ -216,21 +216,10 @@ def slurm_backend(settings: Settings, cluster: str) -> SlurmBackend | None:
 
 def pods_backend(settings: Settings, kube: Kube, cluster: str) -> PodsBackend | None:
     """The backend Pods, or None where it is not enabled."""
-    given = settings.pods
-    if not given.enabled:
+    if not settings.pods.enabled:
         return None
-    site = PodSite(
-        python=given.python,
-        cache_claim=given.cache_volume_claim,
-        user_id=given.user_id,
-        gpu_resource=given.gpu_resource,
-        gpu_label_keys=tuple(given.gpu_label_keys),
-        scheduler_name=given.scheduler_name,
-        sunk=given.sunk,
-        grace_seconds=given.grace_seconds,
-        give_up=timedelta(seconds=given.give_up_seconds),
-    )
-    return PodsBackend(Pods(kube, f"{CLUSTER_LABEL}={cluster}", settings.watch.namespaces), site, cluster)
+    pods = Pods(kube, f"{CLUSTER_LABEL}={cluster}", settings.watch.namespaces)
+    return PodsBackend(pods, PodSite.of(settings.pods), cluster)
 
 
 def _setup(settings: Settings, cluster: str) -> Setup:

@@ -8,6 +8,7 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from speedrun_operator.backends.base import AllocationRef
 from speedrun_operator.backends.pods.backend import PodsBackend
 from speedrun_operator.backends.pods.manifest import ALLOCATION_LABEL, CLUSTER_LABEL, UID_LABEL
 from speedrun_operator.backends.pods.site import PodSite
-from speedrun_operator.kube.access import load
+from speedrun_operator.kube.access import Access, Credentials, Files
 from speedrun_operator.kube.client import Kube
 from speedrun_operator.kube.pods import Pods
 from speedrun_operator.lifecycle.observation import Outcome
@@ -27,6 +28,18 @@ from testbed.image import IMAGE
 from testbed.kubernetes import Kubernetes
 
 SMALL = {"requests": {"cpu": "10m", "memory": "32Mi"}}
+
+
+@dataclass(frozen=True)
+class _Wired:
+    """The credentials of a kubeconfig, for the server at the other end of a wire."""
+
+    kubeconfig: Path
+    wire: Wire
+
+    async def read(self, before: Credentials | None) -> Credentials:
+        found = await Files(str(self.kubeconfig), None, explicit=True).read(before)
+        return replace(found, server=f"https://127.0.0.1:{self.wire.port}")
 
 
 class PodsWorld:
@@ -49,8 +62,6 @@ class PodsWorld:
             {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self.namespace}},
         )
         await self.wire.open()
-        self._configuration = await load(str(self._kubeconfig), None)
-        self._configuration.host = f"https://127.0.0.1:{self.wire.port}"
         self.backend = self.another()
 
     async def close(self) -> None:
@@ -74,7 +85,7 @@ class PodsWorld:
         return AllocationRef(identity, 0, datetime.now(UTC) - timedelta(minutes=2), "modded-nanogpt")
 
     def another(self, *, log_bytes: int = 65536, site: PodSite | None = None) -> PodsBackend:
-        kube = Kube(self._configuration)
+        kube = Kube(Access(_Wired(self._kubeconfig, self.wire)))
         pods = Pods(kube, f"{CLUSTER_LABEL}={self.cluster}", [self.namespace])
         backend = PodsBackend(pods, site or PodSite(grace_seconds=2), self.cluster, log_bytes=log_bytes)
         self._opened.append((kube, backend))

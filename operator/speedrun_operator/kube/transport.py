@@ -73,7 +73,7 @@ class Transport:
         data: bytes | None,
         seconds: float = TIMEOUT_SECONDS,
     ) -> Reply:
-        """One request, within so many seconds. Raises AccessError, and aiohttp's and asyncio's errors without an answer."""
+        """One request, within so many seconds. Raises AccessError; aiohttp's and asyncio's errors without an answer."""
         session = self._for(credentials)
         async with session.request(
             method,

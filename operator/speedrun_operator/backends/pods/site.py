@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
+from speedrun_operator.settings import PodSettings
+
 GPU_LABEL_KEYS = (
     "nvidia.com/gpu.product",
     "gpu.nvidia.com/class",
@@ -29,3 +31,17 @@ class PodSite:
     sunk: bool = False
     grace_seconds: int = 20
     give_up: timedelta = timedelta(seconds=300)
+
+    @classmethod
+    def of(cls, given: PodSettings) -> PodSite:
+        return cls(
+            python=given.python,
+            cache_claim=given.cache_volume_claim,
+            user_id=given.user_id,
+            gpu_resource=given.gpu_resource,
+            gpu_label_keys=tuple(given.gpu_label_keys),
+            scheduler_name=given.scheduler_name,
+            sunk=given.sunk,
+            grace_seconds=given.grace_seconds,
+            give_up=timedelta(seconds=given.give_up_seconds),
+        )
