@@ -229,8 +229,8 @@ class Toolbox:
 
 
 ASSETS_HINT = (
-    "Install Go 1.24 or newer, or put ready binaries (etcd 3.6; kube-apiserver, kube-controller-manager and kubectl "
-    "1.34) into a directory and name it in KUBEBUILDER_ASSETS."
+    "Install Go 1.24 or newer, or put ready binaries (etcd 3.6; kube-apiserver, kube-controller-manager, kubectl, "
+    "kube-scheduler and kubelet 1.34) into a directory and name it in KUBEBUILDER_ASSETS."
 )
 
 
