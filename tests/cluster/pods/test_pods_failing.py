@@ -47,6 +47,25 @@ def test_an_image_that_cannot_be_pulled_fails_the_run_in_bounded_time(runs: Spee
     until("its pod removed", lambda: pods_of(runs, "nope") == [])
 
 
+def test_a_secret_that_is_missing_is_named_and_no_object_shows_one(runs: Speedruns, kubectl: Kubectl) -> None:
+    """BR-036: CreateContainerConfigError says which Secret, and is given up in bounded time."""
+    env = [{"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "mine", "key": "token"}}}]
+    runs.apply(on_pods("without", env=env))
+    status = runs.wait_finished("without")
+    assert (status["phase"], status["reason"]) == ("Failed", "NeverRuns")
+    assert "CreateContainerConfigError in container train" in condition(status, "Finished")["message"]
+    assert 'secret "mine" not found' in condition(status, "Finished")["message"]
+    kubectl("create", "secret", "generic", "mine", "-n", runs.namespace, "--from-literal=token=s3cr3t-words")
+    runs.apply(on_pods("with", env=env, parameters={"steps": 60, "intervalMilliseconds": 1000}))
+    runs.wait("with", "training", trains)
+    (pod,) = pods_of(runs, "with")
+    name = pod["metadata"]["name"]
+    inside = kubectl("exec", "-n", runs.namespace, name, "-c", "train", "--", "bash", "-c", 'echo "$TOKEN"')
+    assert inside.strip() == "s3cr3t-words"
+    shown = kubectl("get", "speedruns,pods,events,configmaps", "-n", runs.namespace, "-o", "json")
+    assert "s3cr3t-words" not in shown + kubectl("logs", "-n", runs.namespace, name, "--all-containers")
+
+
 def test_an_image_name_that_is_none_fails_at_once(runs: Speedruns) -> None:
     """BR-036: InvalidImageName heals by an edit only, so nothing is waited for."""
     runs.apply(on_pods("misnamed", pods={"image": "a//b:c:d"}))

@@ -60,6 +60,7 @@ def test_a_program_that_fails_is_told_with_its_exit_code(runs: Speedruns) -> Non
     assert "val_loss" not in status
 
 
+@pytest.mark.full
 def test_suspending_ends_the_pod_and_resuming_makes_another(runs: Speedruns, kubectl: Kubectl) -> None:
     runs.apply(slow_pod("pausing"))
     runs.wait("pausing", "training", trains)
@@ -125,6 +126,7 @@ def test_a_pod_that_asks_for_gpus_of_a_type_gets_a_node_with_them(runs: Speedrun
     assert {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"} in pod["spec"]["tolerations"]
 
 
+@pytest.mark.full
 def test_pods_stay_pending_until_they_are_enabled(runs: Speedruns, operator: Operator, kubectl: Kubectl) -> None:
     operator.stop()
     disabled = Operator(operator.place, operator.facts, name="operator-without-pods")
