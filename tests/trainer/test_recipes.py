@@ -36,7 +36,7 @@ def test_both_recipes_of_this_trainer_are_there() -> None:
 def test_a_recipe_trains_its_preset(name: str) -> None:
     options = parse_train(options_of(RECIPES[name], "train", "speedrun_trainer.train"), description="")
     assert options.preset == PRESETS[name]
-    assert (options.preset_name, options.seed, options.run) == (name, 0, 3)
+    assert (options.preset_name, options.seed, options.run_number) == (name, 0, 3)
 
 
 @pytest.mark.parametrize("name", RECIPES)

@@ -146,7 +146,7 @@ def test_run_r_of_a_series_has_the_seed_after(smoke_data: Path, capsys: pytest.C
     def loss(*options: str) -> str:
         return val_losses(train(capsys, smoke_data, *SHORT, "--steps", "5", *options)[1])[5]
 
-    assert loss("--seed", "2", "--run", "3") == loss("--seed", "5") != loss("--seed", "2")
+    assert loss("--seed", "2", "--run-number", "3") == loss("--seed", "5") != loss("--seed", "2")
 
 
 def test_the_run_ends_at_the_first_validation_that_reaches_the_target(

@@ -1,13 +1,16 @@
 """The run as processes: alone and under torchrun, stopped, failing, and the whole smoke run."""
 
 import re
+import shlex
+import shutil
 import signal
 import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
-from conftest import Processes, wait_until
+from conftest import REPOSITORY, Processes, wait_until
 from speedrun_trainer.shards import open_shard, shard_bytes
 
 ALONE = [sys.executable, "-m", "speedrun_trainer.train"]
@@ -17,7 +20,7 @@ TARGET = 2.0105
 
 def torchrun(processes: int) -> list[str]:
     alone_here = ["--standalone", "--local-addr=127.0.0.1", f"--nproc_per_node={processes}"]
-    return [sys.executable, "-m", "torch.distributed.run", *alone_here, "-m", "--", "speedrun_trainer.train"]
+    return [sys.executable, "-m", "torch.distributed.run", *alone_here, "-m", "speedrun_trainer.train"]
 
 
 def val_loss(out: str, step: int) -> float:
@@ -29,7 +32,7 @@ def val_loss(out: str, step: int) -> float:
 @pytest.mark.parametrize("world", [2, pytest.param(4, marks=pytest.mark.full)])
 def test_processes_train_as_one(smoke_data: Path, processes: Processes, world: int) -> None:
     """Also where not every parameter can be shared out evenly: the smoke model has banks of 4 and tables of 16."""
-    options = ["--data", str(smoke_data), *SHORT, "--steps", "10", "--run", "0"]
+    options = ["--data", str(smoke_data), *SHORT, "--steps", "10", "--run-number", "0"]
     code, out, err = processes.run([*torchrun(world), *options])
     assert code == 0, err
     assert f"Running on the CPU with world_size {world} and 1 threads a process\n" in out
@@ -75,16 +78,25 @@ def test_every_rank_finds_a_fault_of_the_data(small_data: Path, processes: Proce
     assert "Compiling" not in out
 
 
-def test_smoke_run_reaches_its_target(smoke_data: Path, processes: Processes) -> None:
-    """What the recipe runs, whole: result, target, and the memory of both processes."""
-    process, out, err = processes.start([*torchrun(1), "--data", str(smoke_data)])
-    wait_until(lambda: "\nstep:5/500 " in out.read_text(), "the fifth step")
+def test_smoke_recipe_reaches_its_target(tmp_path: Path, processes: Processes) -> None:
+    """Its steps as they stand, whole: result, target, and the memory of both processes."""
+    recipe = yaml.safe_load((REPOSITORY / "operator/speedrun_operator/recipes/smoke.yaml").read_text())
+    code = tmp_path / "code"
+    shutil.copytree(REPOSITORY / "trainer", code, ignore=shutil.ignore_patterns("__pycache__"))
+    given = {"SPEEDRUN_CODE": code, "SPEEDRUN_PYTHON": sys.executable, "SPEEDRUN_RUN": 0}
+    given |= {f"PARAM_{name.upper()}": each["default"] for name, each in recipe["parameters"].items()}
+    exports = "".join(f"export {name}={shlex.quote(str(value))}\n" for name, value in given.items())
+    data, train = (["bash", "-euo", "pipefail", "-c", f"{exports}cd {code}\n{step['run']}"] for step in recipe["steps"])
+    assert processes.run(data)[0] == 0
+    process, out, err = processes.start(train)
+    wait_until(lambda: "\nstep:5/500 " in out.read_text() or process.poll() is not None, "the fifth step")
     launcher = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{process.pid}/status").read_text())
-    assert process.wait(timeout=120) == 0, err.read_text()
+    assert process.wait(timeout=240) == 0, err.read_text()
     lines = out.read_text()
     assert f" = target:{TARGET} nats\n" in lines
+    assert recipe["target"] == TARGET
     assert val_loss(lines, 0) > 2.7 > TARGET
     assert val_loss(lines, 500) <= TARGET
     trainer = re.search(r"^peak memory allocated: (\d+) MiB", lines, flags=re.MULTILINE)
     assert launcher and trainer
-    assert int(launcher[1]) / 1024 + int(trainer[1]) < 1536, "the job stays under 1.5 GiB"
+    assert int(launcher[1]) / 1024 + int(trainer[1]) < recipe["memoryMib"] == 1536

@@ -30,7 +30,8 @@ def train_parser(description: str) -> Parser:
     )
     add("--without", action="append", default=[], choices=IDEAS, metavar="IDEA", help=f"leave out {', '.join(IDEAS)}")
     add("--seed", type=whole(0), default=0, metavar="N", help="of the initial weights; the data's order is fixed")
-    add("--run", type=whole(0), default=0, metavar="R", help="number of this run in a series: its seed is seed + R")
+    # Not --run: torchrun takes that for its own, also behind the module's name.
+    add("--run-number", type=whole(0), default=0, metavar="R", help="of a series, from 0: the run's seed is seed + R")
     add = parser.add_argument_group("data").add_argument
     add("--data", type=Path, default=DEFAULT_FOLDER, metavar="FOLDER", help="folder of the token shards")
     add("--val-tokens", type=whole(1), metavar="N", help=f"always the shard's first ({of_presets('val_tokens')})")

@@ -125,7 +125,7 @@ def run(options: Namespace, ranks: Ranks, stop: Stop) -> int:
     config = replace(preset.model, vocabulary=vocabulary)
     launch.connect(ranks)
     launch.compiler_caches()
-    seed = options.seed + options.run
+    seed = options.seed + options.run_number
     torch.manual_seed(seed)
     dtype = torch.bfloat16 if gpu else torch.float32
     model = GPT(config, kernel, dtype)
