@@ -16,7 +16,7 @@ from speedrun_operator.api.spec import RecipeRef, Spec
 from speedrun_operator.api.status import rfc3339
 from speedrun_operator.backends.slurm import facts
 from speedrun_operator.backends.slurm.commands import sections
-from speedrun_operator.backends.slurm.script import bash_path
+from speedrun_operator.backends.slurm.parts import bash_path
 from speedrun_operator.check_platform import platform_findings
 from speedrun_operator.facts import ClusterFacts, drivers_of, has
 from speedrun_operator.findings import Finding

@@ -1,4 +1,4 @@
-"""The command line: run, check, clusters, kubeconfig, render, crd."""
+"""The command line: run, check, cache, clusters, kubeconfig, render, crd."""
 
 from __future__ import annotations
 
@@ -33,6 +33,7 @@ WITH_SETTINGS = {
     "run": "watch Speedruns and run them; ends cleanly on SIGTERM and Ctrl-C",
     "check": "look at platform, API server, CRD, rights, login and Slurm, and say what to do about each; exit code 1 "
     "if something is wrong",
+    "cache": "list what lies in the shared cache, or prune it; nothing that a live run uses is touched",
     "clusters": "list the organization's clusters of the Platform API with their readiness",
     "kubeconfig": "write a cluster's kubeconfig (mode 0600), fetched from the Platform API",
     "render": "print the plan and the batch script or pod of a Speedrun; needs no cluster",
@@ -69,6 +70,8 @@ def _main(argv: Sequence[str] | None) -> int:
         parser.error(f"{known.command} needs {', '.join(f'platform.{each}' for each in missing)}; see --help")
     if known.command == "render" and not known.file:
         parser.error("render needs -f FILE (- reads standard input)")
+    if known.command == "cache" and known.action is None:
+        parser.error("cache needs an action: list or prune")
     if known.command == "render":
         return _render(known.file, settings)
     return _long_running(known, settings)
@@ -87,8 +90,13 @@ def _long_running(known: argparse.Namespace, settings: Settings) -> int:
                 return asyncio.run(cli_platform.clusters(settings.platform))
             return asyncio.run(cli_platform.write_kubeconfig(settings.platform, known.output, known.merge))
         # Kopf, the Kubernetes client and asyncssh take half a second to import: `crd` and `render` do without.
-        from speedrun_operator import check, service
+        from speedrun_operator import caches, check, service
 
+        if known.command == "cache":
+            prune = caches.Prune(
+                known.max_gib, known.older_than_days, known.ledgers_older_than_days, known.dry_run, known.offline
+            )
+            return asyncio.run(caches.run(known.action, prune, settings))
         if known.command == "check":
             return asyncio.run(check.check(settings))
         return asyncio.run(service.run(settings))
@@ -121,7 +129,29 @@ def _parser_of(command: str) -> argparse.ArgumentParser:
     return parser
 
 
+def _number(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"must be a whole number, not {text!r}")
+    return int(text)
+
+
 def _own_flags(parser: argparse.ArgumentParser, command: str) -> None:
+    if command == "cache":
+        parser.add_argument("action", choices=["list", "prune"], nargs="?", help="what to do")
+        parser.add_argument(
+            "--max-gib", type=_number, metavar="N", help="prune: what was used least lately, down to N GiB in all"
+        )
+        parser.add_argument(
+            "--older-than-days",
+            type=_number,
+            metavar="N",
+            help="prune: what was not used for N days, whatever the size",
+        )
+        parser.add_argument(
+            "--ledgers-older-than-days", type=_number, metavar="N", help="prune: ledgers of jobs that ended, too"
+        )
+        parser.add_argument("--dry-run", action="store_true", help="prune: say what would go, and remove nothing")
+        parser.add_argument("--offline", action="store_true", help="do not ask the API server what live Speedruns want")
     parser.add_argument("--config", metavar="FILE", help="settings as YAML (also SPEEDRUN_CONFIG)")
     if command != "render":
         parser.add_argument("--organization", metavar="ORG", help="its id on the platform (--platform.organization)")

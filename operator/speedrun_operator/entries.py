@@ -8,10 +8,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from speedrun_operator.api.phases import AllocationState
+from speedrun_operator.api.phases import AllocationState, PreparationState
 from speedrun_operator.api.resource import Resource
 from speedrun_operator.api.spec import Backend as Kind
-from speedrun_operator.backends.base import AllocationRef
+from speedrun_operator.backends.base import AllocationRef, PrepareRef
 from speedrun_operator.clock import SYSTEM, Clock
 from speedrun_operator.lifecycle.situation import Policy, Waiting
 from speedrun_operator.planning import Site
@@ -65,6 +65,14 @@ class Setup:
             )
             for each in resource.status.allocations
             if all_ or each.state is not AllocationState.ENDED
+        ]
+
+    def preparing(self, resource: Resource) -> list[PrepareRef]:
+        """The jobs that make cache entries which the resource waits for."""
+        return [
+            PrepareRef(each.stage, each.key, each.attempt, each.submitted or resource.created)
+            for each in resource.status.preparing
+            if each.state in (PreparationState.QUEUED, PreparationState.RUNNING) and each.attempt is not None
         ]
 
 

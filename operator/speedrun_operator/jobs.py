@@ -10,10 +10,10 @@ from dataclasses import replace
 from speedrun_operator.api.resource import Resource
 from speedrun_operator.api.spec import Backend as Kind
 from speedrun_operator.api.status import Status
-from speedrun_operator.backends.base import AllocationRef, Backend, Snapshot
+from speedrun_operator.backends.base import AllocationRef, Backend, PrepareRef, Snapshot
 from speedrun_operator.entries import DEFAULT_FORMAT, Entry, Setup, kind_of
-from speedrun_operator.lifecycle.observation import Accepted, Busy, Outcome, Unknown
-from speedrun_operator.lifecycle.situation import Submit, Waiting
+from speedrun_operator.lifecycle.observation import Accepted, Busy, Outcome, PrepareOutcome, Ready, Underway, Unknown
+from speedrun_operator.lifecycle.situation import Ask, Submit, Waiting
 from speedrun_operator.planner import Planner
 from speedrun_operator.planning import FIRST_ARM, RunPlan
 
@@ -29,11 +29,14 @@ class Jobs:
         self._setup = setup
         self.submissions = 0
         self.cancellations = 0
+        self.preparations = 0
 
-    async def observe(self, backend: Backend, refs: Sequence[AllocationRef]) -> Snapshot:
+    async def observe(
+        self, backend: Backend, refs: Sequence[AllocationRef], preparing: Sequence[PrepareRef] = ()
+    ) -> Snapshot:
         """What a backend says of all of them; a fault of its own is no answer either."""
         try:
-            return await backend.observe(refs)
+            return await backend.observe(refs, preparing)
         except Exception:
             logger.exception("a poll failed in the operator itself; it is tried again")
             return Snapshot(error=Unknown("OperatorError", "the poll failed in the operator; its log says why"))
@@ -65,6 +68,27 @@ class Jobs:
         else:
             logger.warning("%s: %s: %s: %s", resource.identity, name, outcome.reason, outcome.message)
         return outcome
+
+    async def prepare(self, resource: Resource, asks: Sequence[Ask], plan_: RunPlan) -> dict[str, PrepareOutcome]:
+        """The outcomes by the entries' keys."""
+        if not asks:
+            return {}
+        sealed = await self._planner.sealed(resource, plan_)
+        if isinstance(sealed, Waiting):
+            return {ask.need.key: Busy(sealed.reason, sealed.message) for ask in asks}
+        plan_ = replace(plan_, sealed=sealed)
+        self.preparations += len(asks)
+        backend = self._backends[kind_of(resource)]
+        answers = await asyncio.gather(*(backend.prepare(each, plan_) for each in asks))
+        for ask, answer in zip(asks, answers, strict=True):
+            match answer:
+                case Ready():
+                    logger.info("%s: %s is there", resource.identity, ask.need)
+                case Underway():
+                    logger.info("%s: job %s makes %s", resource.identity, answer.job_id, ask.need)
+                case _:
+                    logger.warning("%s: %s: %s: %s", resource.identity, ask.need, answer.reason, answer.message)
+        return {ask.need.key: answer for ask, answer in zip(asks, answers, strict=True)}
 
     async def end(self, entry: Entry, numbers: Sequence[int]) -> bool:
         """Cancel allocations that status says are ending; whether all are certainly gone."""

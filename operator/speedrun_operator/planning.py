@@ -16,7 +16,7 @@ from speedrun_operator import variables
 from speedrun_operator.api.phases import Reason
 from speedrun_operator.api.spec import Backend, KeyRef, PodOptions, SlurmOptions, Spec
 from speedrun_operator.api.status import PlanSummary
-from speedrun_operator.recipes.recipe import Container, Parameter, Recipe, Step
+from speedrun_operator.recipes.recipe import Container, Data, Downloads, Parameter, Recipe, Step
 from speedrun_operator.sealed.sealed import Sealed
 from speedrun_operator.source.resolved import Source, is_commit, wanted
 
@@ -71,6 +71,7 @@ class RunPlan:
     and the spec allow, the best first; none: any. `driver`: the oldest major version of NVIDIA's that will do.
     `usable_nodes`: how many nodes can run it, as far as that is known. `secret_env` are the names of variables whose
     values go another way than the script: in `sealed`, which is there only while it is submitted, or by `secret_refs`.
+    `data_files`: the files that `data` must have.
     """
 
     recipe: str
@@ -90,7 +91,6 @@ class RunPlan:
     pods: PodOptions
     source: Source | None
     package: str | None
-    cached_paths: tuple[str, ...]
     container: Container | None
     environment: tuple[tuple[str, str], ...]
     parameters: tuple[tuple[str, str], ...]
@@ -102,6 +102,11 @@ class RunPlan:
     secret_refs: tuple[tuple[str, KeyRef], ...] = ()
     usable_nodes: int | None = None
     runs: tuple[PlannedRun, ...] = ()
+    data: Data | None = None
+    data_files: tuple[str, ...] = ()
+    downloads: Downloads | None = None
+    compile_cache: bool = False
+    telemetry_seconds: int = 0
     sealed: Sealed = field(default=Sealed(), repr=False, compare=False)
 
     @property
@@ -168,6 +173,10 @@ def plan(spec: Spec, recipes: Mapping[str, Recipe], site: Site, source: Source |
         return Refusal(Reason.INVALID_SPEC, fault)
     if refused := _several_nodes(spec) or _pod_fault(spec, site):
         return refused
+    try:
+        data_files = recipe.data.names(dict(parameters)) if recipe.data else ()
+    except ValueError as error:
+        return Refusal(Reason.INVALID_PARAMETER, f"spec.recipe.parameters.{error}")
     # Not `runs`, which may be raised: what status.plan says once must stay true.
     own = recipe.start_up_seconds + recipe.run_seconds * spec.runs_per_allocation
     seconds = spec.time_limit_seconds or own
@@ -189,7 +198,6 @@ def plan(spec: Spec, recipes: Mapping[str, Recipe], site: Site, source: Source |
         pods=spec.pods.model_copy(update={"image": spec.pods.image or site.pod_image}),
         source=source or _asked_for(spec, recipe),
         package=recipe.package,
-        cached_paths=recipe.cached_paths,
         container=recipe.container,
         environment=tuple(sorted(recipe.environment.items())),
         parameters=parameters,
@@ -201,6 +209,11 @@ def plan(spec: Spec, recipes: Mapping[str, Recipe], site: Site, source: Source |
         secret_refs=tuple(
             (each.name, each.value_from.secret_key_ref) for each in spec.env if each.value_from is not None
         ),
+        data=recipe.data,
+        data_files=data_files,
+        downloads=recipe.downloads,
+        compile_cache=recipe.compile_cache,
+        telemetry_seconds=spec.telemetry.period_seconds,
     )
 
 

@@ -17,19 +17,20 @@ from typing import Any
 
 from speedrun_operator.api.cluster import ClusterState
 from speedrun_operator.api.names import Identity
-from speedrun_operator.api.phases import AllocationState
 from speedrun_operator.api.resource import Resource
 from speedrun_operator.api.spec import Backend as Kind
-from speedrun_operator.backends.base import AllocationRef, Backend, Snapshot, Sources
+from speedrun_operator.backends.base import Backend, Snapshot, Sources
 from speedrun_operator.entries import Entry, Setup, kind_of, lent, newer
 from speedrun_operator.expiry import Expiry
 from speedrun_operator.jobs import Jobs
 from speedrun_operator.kube.client import ApiError, Conflict, Kube, NotFound, Refused
-from speedrun_operator.lifecycle.decide import decide, is_finished
-from speedrun_operator.lifecycle.observation import Busy, Observed, Outcome, Unknown
+from speedrun_operator.lifecycle.decide import decide, is_finished, is_settled
+from speedrun_operator.lifecycle.observation import Busy, Observed, Outcome, Prepared, PrepareOutcome, Unknown
 from speedrun_operator.lifecycle.situation import Situation
 from speedrun_operator.planner import Planner
 from speedrun_operator.planning import RunPlan
+from speedrun_operator.preparation.storage import Storage
+from speedrun_operator.questions import Questions
 from speedrun_operator.record import Record
 from speedrun_operator.release import Release
 from speedrun_operator.surroundings import Surroundings
@@ -58,6 +59,7 @@ class Engine:
         self.expiry = Expiry(kube, setup.clock)
         self.ticked = self._clock.monotonic()
         self.polls = 0
+        self.storage: Storage | None = None
         self._record = Record(kube, setup.clock)
         self._planner = Planner(kube, sources, setup.recipes, setup.site)
         self._jobs = Jobs(backends, setup, self._planner)
@@ -71,6 +73,10 @@ class Engine:
     @property
     def cancellations(self) -> int:
         return self._jobs.cancellations
+
+    @property
+    def preparations(self) -> int:
+        return self._jobs.preparations
 
     # --- what comes in -------------------------------------------------------------------------------------------
 
@@ -151,39 +157,28 @@ class Engine:
 
     async def _poll(self, kind: Kind, backend: Backend, names: frozenset[str] | None = None) -> Snapshot:
         """One poll of everything live there, or of `names`."""
-        by_uid = {
-            uid: refs
-            for uid, entry in self._entries.items()
-            if kind_of(entry.resource) is kind
-            and not entry.resource.deleting
-            and (
-                refs := [
-                    each for each in self._setup.refs(entry.resource) if not names or backend.name_of(each) in names
-                ]
-            )
-        }
-        if not by_uid:
+        questions = Questions.of(self._entries, self._setup, kind, backend, names)
+        if not questions.uids:
             return Snapshot()
         snapshot = self._around.gone()
         if snapshot is None:
             self.polls += 1
-            snapshot = await self._jobs.observe(backend, [ref for refs in by_uid.values() for ref in refs])
-        await asyncio.gather(*(self._after_poll(uid, backend, refs, snapshot) for uid, refs in by_uid.items()))
+            snapshot = await questions.ask(self._jobs)
+        self.storage = snapshot.storage or self.storage
+        await asyncio.gather(*(self._after_poll(uid, questions, snapshot) for uid in questions.uids))
         return snapshot
 
-    async def _after_poll(self, uid: str, backend: Backend, refs: list[AllocationRef], snapshot: Snapshot) -> None:
-        observed = {
-            ref.allocation: snapshot.observed[name]
-            for ref in refs
-            if (name := backend.name_of(ref)) in snapshot.observed
-        }
+    async def _after_poll(self, uid: str, questions: Questions, snapshot: Snapshot) -> None:
         entry = self._entries.get(uid)
-        if entry is not None:
-            entry.quiet_polls += 1
-            if entry.lock.locked() and (snapshot.error is not None or not await entry.free_soon()):
-                return  # whoever works on it asks the backend, too, and later than this poll did
-        if observed or snapshot.error:
-            await self._reconcile(uid, observed=observed, unanswered=snapshot.error)
+        if entry is None:
+            return
+        entry.quiet_polls += 1
+        if entry.lock.locked() and (snapshot.error is not None or not await entry.free_soon()):
+            return  # whoever works on it asks the backend, too, and later than this poll did
+        observed = questions.observed(uid, snapshot)
+        prepared = questions.prepared(uid, self._setup.preparing(entry.resource), snapshot)
+        if observed or prepared or snapshot.error:
+            await self._reconcile(uid, observed=observed, prepared=prepared, unanswered=snapshot.error)
 
     def _wake(self, uid: str) -> None:
         entry = self._entries[uid]
@@ -208,7 +203,12 @@ class Engine:
     # --- one resource --------------------------------------------------------------------------------------------
 
     async def _reconcile(
-        self, uid: str, *, observed: Mapping[int, Observed] | None = None, unanswered: Unknown | None = None
+        self,
+        uid: str,
+        *,
+        observed: Mapping[int, Observed] | None = None,
+        prepared: Mapping[str, Prepared] | None = None,
+        unanswered: Unknown | None = None,
     ) -> None:
         """Never raises: what fails is logged and tried again with back-off."""
         entry = self._entries.get(uid)
@@ -216,7 +216,7 @@ class Engine:
             return
         try:
             async with entry.lock, self._slots:  # who holds a slot never waits for a lock
-                settled = await self._settle(entry, observed or {}, unanswered)
+                settled = await self._settle(entry, observed or {}, prepared or {}, unanswered)
         except NotFound:
             self.gone(uid)
             return
@@ -251,12 +251,19 @@ class Engine:
             entry.waits = False
             self._wake(uid)
 
-    async def _settle(self, entry: Entry, observed: Mapping[int, Observed], unanswered: Unknown | None) -> bool | None:
+    async def _settle(
+        self,
+        entry: Entry,
+        observed: Mapping[int, Observed],
+        prepared: Mapping[str, Prepared],
+        unanswered: Unknown | None,
+    ) -> bool | None:
         """Decide, write and act until nothing changes.
 
         False where something needs another try; None where that try is set already.
         """
         outcomes: dict[int, Outcome] = {}
+        ensured: dict[str, PrepareOutcome] = {}
         gone = entry.cancelled(self._clock.monotonic())
         for _ in range(MOST_ROUNDS):
             resource = entry.resource
@@ -287,13 +294,16 @@ class Engine:
                 gone=gone,
                 unanswered=unanswered,
                 controller_started=await self._around.controller_started(observed.values()),
+                storage=self.storage if kind_of(resource) is Kind.SLURM else None,
+                prepared=prepared,
+                ensured=ensured,
                 policy=self._setup.policy,
             )
             decision = decide(situation)
-            submit = () if entry.waits else decision.submit
+            submit, ask = ((), ()) if entry.waits else (decision.submit, decision.prepare)
             try:
                 new = self._jobs.with_log_path(resource, decision.status)
-                await self._record.write(entry, new, decision.notices, fresh=bool(submit))
+                await self._record.write(entry, new, decision.notices, fresh=bool(submit or ask))
             except Conflict:
                 await self._record.read(entry)
                 continue
@@ -303,16 +313,16 @@ class Engine:
             if decision.cancel and not await self._jobs.end(entry, decision.cancel):
                 return False
             gone = entry.cancelled(self._clock.monotonic())
-            if decision.submit and not submit:
+            if (decision.submit and not submit) or (decision.prepare and not ask):
                 return None
-            if submit:
+            if ask or submit:
                 if not isinstance(plan_, RunPlan) or not entry.resource.protected:
                     return False
                 async with lent(self._slots):
+                    ensured |= await self._jobs.prepare(entry.resource, ask, plan_)
                     outcomes = await self._jobs.submit(entry.resource, submit, plan_)
-                entry.waits = any(isinstance(outcome, Busy | Unknown) for outcome in outcomes.values())
+                entry.waits = any(isinstance(each, Busy | Unknown) for each in (*ensured.values(), *outcomes.values()))
             elif not decision.cancel:
-                open_ = (each.state is AllocationState.SUBMITTING for each in decision.status.allocations)
-                return not any(open_) and waiting is None
-            observed, unanswered = {}, None
+                return is_settled(decision.status) and waiting is None
+            observed, prepared, unanswered = {}, {}, None
         return False

@@ -6,6 +6,9 @@ about to see to it. A label that says `finished` of what is not (a copy of a
 finished Speedrun carries it) hides it from the watch. Cost: two chunked lists a period, of which nothing is kept for
 finished Speedruns but their TTL, and one remote command.
 
+A job that makes a cache entry belongs to no Speedrun. It is ended when nobody waited for its entry in two lists in a
+row, by an operator that sees the same namespaces as the one that submitted it.
+
 An orphan is a job with this cluster's mark whose Speedrun is gone. It is ended only if its namespace (written in the
 job's comment) is one that this operator watches, and its UID was absent from two fresh lists in a row that succeeded.
 """
@@ -21,7 +24,7 @@ from typing import Any
 from speedrun_operator.api.names import FINALIZER, FINISHED_LABEL, GROUP
 from speedrun_operator.api.resource import Resource, says_finished
 from speedrun_operator.api.status import rfc3339
-from speedrun_operator.backends.base import Backend, MarkedJob
+from speedrun_operator.backends.base import Backend, MarkedJob, PrepareJob
 from speedrun_operator.clock import SYSTEM, Clock
 from speedrun_operator.kube.client import ApiError, Kube
 from speedrun_operator.lifecycle.decide import is_finished
@@ -48,6 +51,7 @@ class Resync:
         engine: Engine,
         backends: Sequence[Backend],
         namespaces: Sequence[str],
+        scope: str = "all",
         clock: Clock = SYSTEM,
     ) -> None:
         self._kube = kube
@@ -55,6 +59,8 @@ class Resync:
         self._backends = tuple(backends)
         self._namespaces = namespaces
         self._clock = clock
+        self._scope = scope
+        self._wanted: set[str] = set()
         self._suspects: dict[Backend, frozenset[str]] = {}
         self._lagging: frozenset[str] = frozenset()
 
@@ -73,6 +79,7 @@ class Resync:
         jobs = [(backend, await backend.jobs()) for backend in self._backends]
         uids: set[str] = set()
         lagging: set[str] = set()
+        self._wanted = set()
         for namespace in scopes(self._namespaces):
             # The live ones first: one that finishes meanwhile is then seen in both lists, and not in neither.
             for raw in await self._kube.list_speedruns(namespace, labels=LIVE):
@@ -99,29 +106,30 @@ class Resync:
         uid = resource.identity.uid
         self._engine.deliver(resource)
         live = not resource.deleting and not is_finished(resource.status)
+        self._wanted |= {each.key for each in resource.status.preparing if live}
         if resource.protected == live:
             return None
         if uid in self._lagging:
             await _patch(self._kube, raw, {"annotations": {TOUCH: rfc3339(self._clock.now())}})
         return uid
 
-    async def _end_orphans(self, backend: Backend, jobs: Sequence[MarkedJob], uids: set[str]) -> None:
-        absent = {
-            job.name: job
-            for job in jobs
-            if job.uid not in uids and (not self._namespaces or job.namespace in self._namespaces)
-        }
+    async def _end_orphans(self, backend: Backend, jobs: Sequence[MarkedJob | PrepareJob], uids: set[str]) -> None:
+        absent = {job.name: job for job in jobs if self._is_unwanted(job, uids)}
         orphans = [job for name, job in absent.items() if name in self._suspects.get(backend, ())]
         self._suspects[backend] = frozenset(absent)
         if not orphans:
             return
         for job in orphans:
-            logger.warning(
-                "job %s (%s) has no Speedrun in namespace %s any more: ended", job.id, job.name, job.namespace
-            )
+            whose = f"in namespace {job.namespace}" if isinstance(job, MarkedJob) else "that waits for it"
+            logger.warning("job %s (%s) has no Speedrun %s any more: ended", job.id, job.name, whose)
         answer = await backend.cancel_jobs(orphans)
         if isinstance(answer, Unknown):
             logger.warning("orphans were not ended: %s: %s", answer.reason, answer.message)
+
+    def _is_unwanted(self, job: MarkedJob | PrepareJob, uids: set[str]) -> bool:
+        if isinstance(job, PrepareJob):
+            return job.scope == self._scope and job.key not in self._wanted
+        return job.uid not in uids and (not self._namespaces or job.namespace in self._namespaces)
 
 
 def _hidden_by_mistake(raw: dict[str, Any]) -> bool:

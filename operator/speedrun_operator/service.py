@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import logging
 import math
 import signal
@@ -26,11 +27,13 @@ from speedrun_operator.backends.pods.backend import PodsBackend
 from speedrun_operator.backends.pods.manifest import CLUSTER_LABEL
 from speedrun_operator.backends.pods.site import PodSite
 from speedrun_operator.backends.slurm.backend import SlurmBackend, SlurmSite
+from speedrun_operator.backends.slurm.prepare import Limits
 from speedrun_operator.backends.slurm.sources import SlurmSources
 from speedrun_operator.entries import Setup
 from speedrun_operator.following import follow
 from speedrun_operator.handlers import EngineLink, Watcher
 from speedrun_operator.health import HealthServer
+from speedrun_operator.keeper import Keeper
 from speedrun_operator.kube.access import Access, AccessError, own_namespace
 from speedrun_operator.kube.client import Kube, NotFound, Refused, Unavailable
 from speedrun_operator.kube.pods import Pods
@@ -134,15 +137,16 @@ async def _serve(
             return CONFIGURATION_FAULT
         health.start()
     watcher = Watcher(EngineLink(engine, asyncio.get_running_loop()), held, settings.watch.namespaces)
+    resync = Resync(kube, engine, [*backends.values()], settings.watch.namespaces, scope(settings))
     tasks = [
         asyncio.create_task(engine.run(), name="engine"),
-        asyncio.create_task(
-            Resync(kube, engine, [*backends.values()], settings.watch.namespaces).run(settings.watch.resync_seconds),
-            name="resync",
-        ),
+        asyncio.create_task(resync.run(settings.watch.resync_seconds), name="resync"),
     ]
     if api is not None:
         tasks += await follow(settings, kube, engine, slurm, api)
+    if slurm is not None and (settings.cache.most_gib or settings.cache.ledger_days):
+        keeper = Keeper(kube, slurm.housekeeper(), settings.watch.namespaces, settings.cache)
+        tasks.append(asyncio.create_task(keeper.run(), name="housekeeping"))
     watcher.start()
     logger.info("speedrun-operator %s runs for cluster %s", __version__, cluster)
     try:
@@ -169,7 +173,9 @@ def _counts(
     counts: dict[str, int | float | None] = {
         "polls": engine.polls,
         "submissions": engine.submissions,
+        "preparations": engine.preparations,
         "cancellations": engine.cancellations,
+        "storage_used_percent": round(100 * engine.storage.share) if engine.storage else 0,
         "remote_commands": backend.remote_commands if backend else 0,
         "credential_renewals": held.renewals,
         "credential_expires_seconds": _seconds_to(held.end),
@@ -211,7 +217,20 @@ def slurm_backend(settings: Settings, cluster: str) -> SlurmBackend | None:
     if settings.login.missing:
         return None
     login = slurm_login(settings, patience=LOGIN_PATIENCE_SECONDS)
-    return SlurmBackend(login, SlurmSite(settings.slurm.root, settings.slurm.python), cluster)
+    return SlurmBackend(login, slurm_site(settings), cluster)
+
+
+def slurm_site(settings: Settings) -> SlurmSite:
+    """How the settings say that jobs are laid out."""
+    wanted = settings.prepare
+    limits = Limits(wanted.partition, wanted.cpus, wanted.memory_gib * 1024, wanted.minutes)
+    return SlurmSite(settings.slurm.root, settings.slurm.python, limits, scope(settings))
+
+
+def scope(settings: Settings) -> str:
+    """Tells operators on one cluster apart that watch other namespaces."""
+    names = sorted(settings.watch.namespaces)
+    return hashlib.sha256(",".join(names).encode()).hexdigest()[:8] if names else "all"
 
 
 def pods_backend(settings: Settings, kube: Kube, cluster: str) -> PodsBackend | None:

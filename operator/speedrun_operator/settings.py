@@ -153,6 +153,27 @@ class PodSettings(Group):
         return _listed(value)
 
 
+class PrepareSettings(Group):
+    """Jobs that make containers, code and data ready. They hold no GPU."""
+
+    partition: str = Field(default="", description="Their partition. Empty: that of the training job.")
+    cpus: Annotated[int, Field(ge=1)] = Field(default=8, description="CPUs of such a job.")
+    memory_gib: Annotated[int, Field(ge=1)] = Field(default=32, description="Memory of such a job, in GiB.")
+    minutes: Annotated[int, Field(ge=1)] = Field(default=120, description="Its time limit.")
+
+
+class CacheSettings(Group):
+    """What is kept on the shared file system: cache entries, and the ledgers of jobs that ended."""
+
+    most_gib: Annotated[int, Field(ge=0)] = Field(
+        default=0, description="The cache takes at most so many GiB; what was used least lately goes. 0: no limit."
+    )
+    ledger_days: Annotated[int, Field(ge=0)] = Field(
+        default=0, description="Ledgers of jobs that ended are removed after so many days. 0: never."
+    )
+    period_seconds: Annotated[float, Field(ge=5)] = Field(default=3600, description="How often that is looked at.")
+
+
 class WatchSettings(Group):
     """Which Speedruns."""
 
@@ -216,6 +237,8 @@ class Settings(BaseSettings):
     platform: PlatformSettings = Field(default_factory=PlatformSettings)
     slurm: SlurmSettings = Field(default_factory=SlurmSettings)
     pods: PodSettings = Field(default_factory=PodSettings)
+    prepare: PrepareSettings = Field(default_factory=PrepareSettings)
+    cache: CacheSettings = Field(default_factory=CacheSettings)
     watch: WatchSettings = Field(default_factory=WatchSettings)
     policy: PolicySettings = Field(default_factory=PolicySettings)
     health_address: str = Field(default="127.0.0.1:8080", description="host:port of /healthz; empty: none.")

@@ -10,7 +10,9 @@ RESERVED = ("SPEEDRUN_", "PARAM_", "SLURM_")
 READ_ONLY = frozenset({"BASHOPTS", "BASH_VERSINFO", "EUID", "PPID", "SHELLOPTS", "UID"})
 # Variables of the batch script itself, which a run's own must not change.
 OF_THE_SCRIPT = frozenset({
-    "base_image", "child", "code", "commit", "failed", "git_limit", "git_options", "git_secret", "git_ssh", "image",
+    "base_image", "cache", "child", "code", "commit", "compiled", "driver", "entry", "failed", "from",
+    "gpu_name", "held",
+    "key", "mounts", "part", "sampler", "why", "git_limit", "git_options", "git_secret", "git_ssh", "image",
     "kind", "ledger", "name", "owner", "patch_hash", "pathspec", "registry_netrc", "registry_user", "repository",
     "root", "runs", "skip", "source_content", "source_path", "value",
 })  # fmt: skip

@@ -41,8 +41,9 @@ echo "$*" >>~/git-stand-in/asked
 case "$*" in
 "init -q code") exec cp -r ~/nanogpt/modded-nanogpt code ;;
 "-C code remote add origin {URL}") exit ;;
-"-C code fetch -q --depth=1 origin {COMMIT}") exit ;;
+"-C code fetch -q --depth=1 origin {COMMIT}") while [ -e ~/git-stand-in/held ]; do sleep 0.2; done; exit ;;
 "-C code checkout -q --detach {COMMIT}") exec test -d code ;;
+"-C "*"/tree rev-parse HEAD") echo {COMMIT}; exit ;;
 esac
 echo "fatal: the stand-in does not know: $*" >&2
 exit 128
@@ -95,11 +96,21 @@ def runs(bed: Facts, place: Place, kubectl: Kubectl, namespace: str) -> Iterator
     operator.stop()
 
 
-def apply(runs: Speedruns, name: str) -> dict[str, Any]:
-    """The example, applied under a name; its status at the end."""
+def speedrun_of_guide(name: str, **spec: Any) -> dict[str, Any]:
+    """The example under a name."""
     example = yaml.safe_load(EXAMPLE.read_text())
-    runs.apply({**example, "metadata": {"name": name}})
+    return {**example, "metadata": {"name": name}, "spec": {**example["spec"], **spec}}
+
+
+def apply(runs: Speedruns, name: str, **spec: Any) -> dict[str, Any]:
+    """The example, applied under a name; its status at the end."""
+    runs.apply(speedrun_of_guide(name, **spec))
     return runs.wait_finished(name, timeout=90)
+
+
+def asked() -> list[str]:
+    """What git was asked for."""
+    return (HOME / "git-stand-in" / "asked").read_text().splitlines()
 
 
 def log(status: dict[str, Any]) -> str:
@@ -123,8 +134,19 @@ def resources(slurm: Slurm, job: str) -> list[str]:
 
 
 def images() -> list[Path]:
-    """Every file where built images lie, half-built ones too."""
-    return sorted((ROOT / ".cache" / "images").glob("*"))
+    """Every image, half-built ones and what lies beside them too."""
+    return sorted((ROOT / ".cache" / "image").glob("*"))
+
+
+def data() -> Path:
+    """Where the data set is."""
+    [entry] = (ROOT / ".cache" / "data").glob("*")
+    return entry / "files"
+
+
+def makers(status: dict[str, Any]) -> dict[str, str]:
+    """The job that made each entry while this Speedrun waited for it, by stage."""
+    return {each["stage"]: each["jobId"] for each in status["preparing"] if "jobId" in each}
 
 
 def effect(image: Path, data: Path, said: str) -> Effect:
@@ -150,41 +172,75 @@ def test_the_recipe_runs_what_the_guide_says(runs: Speedruns, slurm: Slurm) -> N
     assert "gres/gpu=8" in requested
     assert "cpu=64" in allocated, "the node is not the job's alone"
 
-    [image] = images()
+    [entry] = images()
+    image = str(entry / "image.sqsh")
     code = str(Path(status["logPath"]).parent / "run-0" / "code")
-    part = f"{image}.part.{status['job']}"
     mounts = {"container-mounts": f"{ROOT}:{ROOT}"}
-    assert steps(slurm, status["job"]) == [
-        {"container-image": BASE_IMAGE, "container-save": part, **mounts},
-        {"container-image": part, **mounts},
-        {"container-image": str(image), "container-workdir": code, **mounts},
-        {"container-image": str(image), "container-workdir": code, **mounts},
-    ]
-    assert effect(image, ROOT / ".cache/modded-nanogpt/data/fineweb10B", log(status)) == Effect(
+    assert steps(slurm, status["job"]) == [{"container-image": image, "container-workdir": code, **mounts}] * 2
+    assert effect(entry / "image.sqsh", data(), log(status)) == Effect(
         trainer="gpus=0,1,2,3,4,5,6,7 cpus=64 NCCL_NET=unset "
         "args=['--standalone', '--nproc_per_node=8', 'train_gpt.py']",
         system=["build-essential", "git", "python3-dev", "python3-venv"],
-        modules=["huggingface_hub", "numpy", "torch", "tqdm"],
+        modules=["huggingface_hub", "kernels", "numpy", "tiktoken", "torch", "tqdm"],
         shards=sorted(SHARDS),
     )
-    assert (HOME / "git-stand-in" / "asked").read_text().splitlines() == [
+    assert {"dataMilliseconds", "trainMilliseconds"} <= set(status["clock"])
+
+
+def test_jobs_without_gpus_prepare_what_the_guide_has_eight_of_them_wait_for(runs: Speedruns, slurm: Slurm) -> None:
+    status = apply(runs, "first")
+    jobs = makers(status)
+    assert [each["stage"] for each in status["preparing"]] == [*jobs] == ["code", "image", "data", "downloads"]
+    assert {each["state"] for each in status["preparing"]} == {"Ready"}
+    for job in jobs.values():
+        partition, nodes, minutes, requested, allocated = resources(slurm, job)
+        assert (partition, nodes, minutes) == ("compute-h100", "1", "120")
+        assert "gres" not in requested + allocated
+        assert "cpu=8,mem=32G" in allocated
+    built = steps(slurm, jobs["image"])
+    part = f"{images()[0]}.part.{jobs['image']}/image.sqsh"
+    mounts = {"container-mounts": f"{ROOT}:{ROOT}"}
+    assert built == [
+        {"container-image": BASE_IMAGE, "container-save": part, **mounts},
+        {"container-image": part, **mounts},
+    ]
+    [fetched] = (ROOT / ".cache" / "downloads").glob("*")
+    names = {path.name for path in (fetched / "files").rglob("*") if path.is_file()}
+    assert names == {"kernel.so", "gpt2"}
+    facts = dict(line.split("=", 1) for line in (images()[0] / "manifest").read_text().splitlines())
+    assert len(facts["sha256"]) == 64
+    assert asked()[:4] == [
         "init -q code",
         f"-C code remote add origin {URL}",
         f"-C code fetch -q --depth=1 origin {COMMIT}",
         f"-C code checkout -q --detach {COMMIT}",
     ]
+    told = [message for _, reason, message in runs.events("first") if reason in ("Preparing", "Prepared")]
+    assert [f"job {jobs['image']} makes image {images()[0].name}" in each for each in told].count(True) == 1
+    assert len(told) == 8
+
+
+def test_inline_is_the_guides_way(runs: Speedruns, slurm: Slurm) -> None:
+    status = apply(runs, "first", slurm={"prepare": "Inline"})
+    assert status["phase"] == "Succeeded", log(status)
+    assert "preparing" not in status
+    [entry] = images()
+    image, part = str(entry / "image.sqsh"), f"{entry}.part.{status['job']}/image.sqsh"
+    given = [(each["container-image"], each.get("container-save")) for each in steps(slurm, status["job"])]
+    assert given == [(BASE_IMAGE, part), (part, None), *[(image, None)] * 4]
     assert {"imageMilliseconds", "dataMilliseconds", "trainMilliseconds"} <= set(status["clock"])
 
 
 def test_a_second_run_shares_the_image_and_the_data(runs: Speedruns, slurm: Slurm) -> None:
     first = apply(runs, "first")
     [image] = images()
-    before = {path: path.stat().st_mtime_ns for path in (image, *(ROOT / ".cache/modded-nanogpt").rglob("*.bin"))}
+    before = {path: path.stat().st_mtime_ns for path in (image / "image.sqsh", *data().glob("*.bin"))}
     assert len(before) == 1 + len(SHARDS)
 
     second = apply(runs, "second")
     assert [status["phase"] for status in (first, second)] == ["Succeeded", "Succeeded"]
-    assert [options["container-image"] for options in steps(slurm, second["job"])] == [str(image), str(image)]
+    assert makers(second) == {}
+    assert {options["container-image"] for options in steps(slurm, second["job"])} == {str(image / "image.sqsh")}
     assert {path: path.stat().st_mtime_ns for path in before} == before
     assert images() == [image]
     assert first["logPath"] != second["logPath"]
@@ -201,15 +257,21 @@ def test_a_build_that_fails_leaves_no_image_behind(
         slurm.pyxis.fail_saves()
     broken = apply(runs, "broken")
     assert (broken["phase"], broken["reason"]) == ("Failed", reason)
-    assert "stage image" in broken["runs"][0]["message"]
-    assert "pyxis: exported container" in log(broken) or "pyxis: failed to export container" in log(broken)
+    job = makers(broken)["image"]
+    assert f"(job {job}, log .cache/jobs/" in broken["runs"][0]["message"]
+    assert "job" not in broken, "no GPU was asked for"
+    [attempt] = (
+        path for path in (ROOT / ".cache" / "jobs").glob("*/try-0") if (path / "owner").read_text() == f"{job}\n"
+    )
+    said = (attempt / "log").read_text()
+    assert "pyxis: exported container" in said or "pyxis: failed to export container" in said
     assert images() == []
 
     slurm.pyxis.succeed()
     shell("cat >.bashrc", PROFILE)
     healed = apply(runs, "healed")
     assert healed["phase"] == "Succeeded", log(healed)
-    assert "container-save" in steps(slurm, healed["job"])[0]
+    assert "container-save" in steps(slurm, makers(healed)["image"])[0]
     assert len(images()) == 1
 
 
@@ -217,7 +279,7 @@ def test_a_build_that_fails_leaves_no_image_behind(
 def test_the_guides_own_script_has_the_same_effect(runs: Speedruns, slurm: Slurm, shell: Shell) -> None:
     status = apply(runs, "ours")
     [image] = images()
-    ours = effect(image, ROOT / ".cache/modded-nanogpt/data/fineweb10B", log(status))
+    ours = effect(image / "image.sqsh", data(), log(status))
 
     block = re.search(r"^```bash speedrun\.sbatch[^\n]*\n(.*?)^```$", GUIDE.read_text(), re.MULTILINE | re.DOTALL)
     assert block is not None

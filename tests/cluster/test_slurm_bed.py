@@ -154,11 +154,17 @@ def test_sessions_can_be_frozen_and_dropped(shell: Shell, login: Login) -> None:
 # -- the containers
 
 
+TRAINER = """\
+flash_attn_interface = get_kernel("kernels-community/flash-attn3", version=1)
+enc = tiktoken.get_encoding("gpt2")
+"""
+
+
 def put_checkout(shell: Shell) -> None:
     """What `git clone` would bring, as far as the job looks at it."""
     shell("rm -rf nanogpt && mkdir -p nanogpt/modded-nanogpt/data")
-    shell("cat >nanogpt/modded-nanogpt/requirements.txt", "numpy\ntqdm\ntorch\nhuggingface-hub\n")
-    shell("cd nanogpt/modded-nanogpt && echo 'import torch' | tee train_gpt.py >data/cached_fineweb10B.py")
+    shell("cat >nanogpt/modded-nanogpt/requirements.txt", "numpy\ntqdm\ntorch\nhuggingface-hub\nkernels\ntiktoken\n")
+    shell("cd nanogpt/modded-nanogpt && echo 'import torch' >data/cached_fineweb10B.py && cat >train_gpt.py", TRAINER)
 
 
 @pytest.mark.skipif(not GUIDE.exists(), reason="the guide is not beside this checkout")

@@ -185,12 +185,13 @@ def test_a_private_fork_with_a_patch_runs_and_no_secret_is_seen(
     assert (status["plan"]["commit"], source["revision"], source["layout"]) == (commit, "mine", "package")
     ledger = Path(status["logPath"]).parent
     assert (ledger / "run-0/code/train_gpt.py").read_text() == "import torch  # patched\n"
-    events = slurm.pyxis.events(int(status["job"]))
+    [maker] = [each["jobId"] for each in status["preparing"] if each["stage"] == "image"]
+    events = slurm.pyxis.events(int(maker))
     images = [event["options"]["container-image"] for event in events if event["event"] == "step"]
     assert images[0] == "docker://me@nvidia/cuda:13.1.1-cudnn-devel-ubuntu24.04"
 
     told = [json.dumps(runs.get("private")), str(runs.events("private")), operator.log.read_text(), log, *watch.seen]
-    told.append(slurm.command("sacct", "-j", status["job"], "-o", "ALL", "-p").stdout)
+    told.append(slurm.command("sacct", "-j", f"{status['job']},{maker}", "-o", "ALL", "-p").stdout)
     assert any("torchrun" in text for text in watch.seen), "the processes of the run were looked at"
     for secret in SECRETS:
         encoded = base64.b64encode(secret.encode()).decode()

@@ -182,6 +182,9 @@ def test_what_a_recipe_knows_has_no_default() -> None:
         "spec.env[].value": "",
         **dict.fromkeys([f"spec.recipe.source.{name}" for name in ("repository", "revision", "path")], ""),
         "spec.slurm.registrySecretRef.key": ".dockerconfigjson",
+        "spec.slurm.prepare": "Separate",
+        "spec.telemetry": {},
+        "spec.telemetry.periodSeconds": 10,
     }
 
 

@@ -47,7 +47,13 @@ RECIPES = {
             "gpus": {"counts": [8, 1]},
             "repository": "https://example.com/x",
             "revision": "a" * 40,
-            "cachedPaths": ["data"],
+            "data": {
+                "dataset": "x",
+                "path": "data",
+                "fetch": "true",
+                "files": [{"pattern": "%06d.bin", "first": 0, "count": 1}],
+                "fileMib": 1,
+            },
             "layouts": [
                 {"name": "new", "root": "new", "gpuCounts": [8]},
                 {"name": "old", "root": "old"},

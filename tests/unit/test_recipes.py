@@ -32,7 +32,11 @@ def test_defaults_fit_their_own_declaration(recipe: Recipe) -> None:
 def test_parameters_reach_the_steps_by_names_of_their_own(recipe: Recipe) -> None:
     variables = [f"PARAM_{name.upper()}" for name in recipe.parameters]
     assert len(set(variables)) == len(variables)
-    text = "\n".join(step.run for step in recipe.steps)
+    data = recipe.data
+    counts = (
+        [f"$PARAM_{str(files.count).upper()}" for files in data.files if isinstance(files.count, str)] if data else []
+    )
+    text = "\n".join([*(step.run for step in recipe.steps), data.fetch if data else "", *counts])
     for variable in variables:
         assert re.fullmatch("[A-Z_][A-Z0-9_]*", variable)
         assert variable in text, "a parameter that no step reads would be set for nothing"
@@ -45,7 +49,8 @@ def test_steps_are_bash_and_train_comes_last(recipe: Recipe) -> None:
     assert recipe.steps[-1].stage is Stage.TRAIN
     texts = {step.name: step.run for step in recipe.steps}
     if recipe.container:
-        texts |= {"image": recipe.container.build, "probe": recipe.container.probe}
+        texts |= {f"build-{number}": step.run for number, step in enumerate(recipe.container.build)}
+        texts["probe"] = recipe.container.probe
     else:
         assert not any(step.container for step in recipe.steps)
     for name, text in texts.items():
@@ -63,7 +68,11 @@ def test_facts_are_whole(recipe: Recipe) -> None:
     if recipe.repository:
         assert re.fullmatch("[0-9a-f]{40}", recipe.revision or "")
     assert not (recipe.repository and recipe.package), "its code comes from one place"
-    assert all(not path.startswith("/") and ".." not in path.split("/") for path in recipe.cached_paths)
+    paths = [recipe.data.path] if recipe.data else []
+    paths += [*recipe.downloads.environment.values()] if recipe.downloads else []
+    assert all(not path.startswith("/") and ".." not in path.split("/") for path in paths)
+    for files in recipe.data.files if recipe.data else ():
+        assert isinstance(files.count, int) or recipe.parameters[files.count].type == "integer"
 
 
 GOOD = """

@@ -35,6 +35,16 @@ class AllocationState(StrEnum):
     ENDED = "Ended"
 
 
+class PreparationState(StrEnum):
+    """A cache entry that runs need. `Waiting`: not asked for (yet, or again)."""
+
+    WAITING = "Waiting"
+    QUEUED = "Queued"
+    RUNNING = "Running"
+    READY = "Ready"
+    FAILED = "Failed"
+
+
 class ConditionType(StrEnum):
     ADMITTED = "Admitted"
     SUBMITTED = "Submitted"
@@ -42,6 +52,7 @@ class ConditionType(StrEnum):
     BACKEND_REACHABLE = "BackendReachable"
     SUSPENDED = "Suspended"
     STALLED = "Stalled"
+    STORAGE_LOW = "StorageLow"
     SUCCEEDED = "Succeeded"
     FINISHED = "Finished"
 
@@ -116,6 +127,14 @@ class Reason(StrEnum):
     POD_DELETED = "PodDeleted"
     OOM_KILLED = "OOMKilled"
     IMAGE_MISSING_BUILD_STEPS = "ImageMissingBuildSteps"
+    CACHE_MISSING = "CacheMissing"
+    CACHE_BROKEN = "CacheBroken"
+    STORAGE_FULL = "StorageFull"
+    STORAGE_LOW = "StorageLow"
+    STORAGE_SUFFICES = "StorageSuffices"
+    PREPARE_FAILED = "PrepareFailed"
+    PREPARING = "Preparing"
+    PREPARED = "Prepared"
     SUSPENDED = "Suspended"
     RESUMED = "Resumed"
     STALLED = "Stalled"

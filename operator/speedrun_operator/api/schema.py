@@ -46,9 +46,7 @@ def custom_resource_definition() -> dict[str, Any]:
     spec = _structural(Spec.model_json_schema(by_alias=True, mode="validation"))
     status = _bounded(_structural(Status.model_json_schema(by_alias=True, mode="serialization")))
     status["properties"]["conditions"] |= {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]}
-    for name in ("allocations", "runs"):
-        key = {"allocations": "id", "runs": "index"}[name]
-        keys = [key] if name == "allocations" else [key, "arm"]
+    for name, keys in {"allocations": ["id"], "runs": ["index", "arm"], "preparing": ["stage"]}.items():
         status["properties"][name] |= {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": keys}
     return {
         "apiVersion": "apiextensions.k8s.io/v1",

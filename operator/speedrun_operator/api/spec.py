@@ -131,6 +131,13 @@ class Source(Model):
         return self
 
 
+class Prepare(StrEnum):
+    """Who makes the container, the code, the data and the downloads ready."""
+
+    SEPARATE = "Separate"
+    INLINE = "Inline"
+
+
 class RecipeRef(Model):
     """Which recipe, with which parameters."""
 
@@ -177,6 +184,19 @@ class SlurmOptions(Model):
     )
     registry_secret_ref: RegistryRef | None = Field(
         default=None, description="A Secret with credentials of the registry that the container's base image is in."
+    )
+    prepare: Prepare = Field(
+        default=Prepare.SEPARATE,
+        description="Separate: jobs of their own, which hold no GPU, make container, code and data ready. Inline: the "
+        "training job does it, while it holds its GPUs.",
+    )
+
+
+class Telemetry(Model):
+    """Samples of the GPUs while a job runs."""
+
+    period_seconds: Annotated[StrictInt, Field(ge=0, le=3600)] = Field(
+        default=10, description="Seconds from one sample to the next; 0 takes none."
     )
 
 
@@ -324,6 +344,7 @@ class Spec(Model):
     )
     slurm: SlurmOptions = Field(default=SlurmOptions(), description="Options for the backend Slurm.")
     pods: PodOptions = Field(default=PodOptions(), description="Options for the backend Pods.")
+    telemetry: Telemetry = Field(default=Telemetry(), description="What is sampled while a job runs.")
 
 
 def mutable(name: str) -> bool:

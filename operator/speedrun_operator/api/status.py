@@ -12,7 +12,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, WithJsonSchema
 from pydantic.alias_generators import to_camel
 
-from speedrun_operator.api.phases import AllocationState, ConditionType, Phase
+from speedrun_operator.api.phases import AllocationState, ConditionType, Phase, PreparationState
 
 
 def rfc3339(moment: datetime) -> str:
@@ -101,6 +101,28 @@ class Allocation(StatusModel):
     ending: str | None = Field(default=None, description="Why the operator ends it; written before it is cancelled.")
 
 
+class StageSummary(StatusModel):
+    """One stage of a run."""
+
+    name: str
+    seconds: float | None = Field(default=None, description="How long it took, by the node's clock.")
+    exit_code: int | None = None
+
+
+class Hardware(StatusModel):
+    """What a run ran on: times are comparable on the same only."""
+
+    node: str | None = None
+    gpu: str | None = Field(default=None, description="Name of the GPUs.")
+    count: int | None = None
+    driver: str | None = None
+    torch: str | None = None
+    clock: int | None = Field(default=None, description="Mean clock of the GPUs while they worked, in MHz.")
+    throttled: tuple[str, ...] | None = Field(
+        default=None, description="What lowered the clocks: power, thermal, hardware."
+    )
+
+
 class Run(StatusModel):
     """One training run inside an allocation."""
 
@@ -113,7 +135,30 @@ class Run(StatusModel):
     train_time_ms: int | None = Field(default=None, alias="train_time_ms")
     reason: str | None = None
     message: str | None = None
+    stages: tuple[StageSummary, ...] | None = None
+    hardware: Hardware | None = None
     counted: bool = Field(default=False, description="Whether it is one of the results.")
+
+
+class Preparation(StatusModel):
+    """One thing that the runs need ready: the container, the code, the data, what is downloaded besides."""
+
+    stage: str = Field(description="code, image, data or downloads.")
+    key: str = Field(description="Names the entry in the cache by its content.")
+    state: PreparationState
+    done: int | None = Field(default=None, description="How far, of `total`.")
+    total: int | None = None
+    unit: str | None = Field(default=None, description="What `done` and `total` count.")
+    bytes: int | None = Field(default=None, description="Size of the entry.")
+    attempt: int | None = Field(default=None, description="Number of the job that makes it, from 0.")
+    job_id: str | None = None
+    submitted: Moment | None = None
+    failures: int | None = Field(default=None, description="Attempts that failed while this Speedrun waited.")
+    rebuilt: int | None = Field(default=None, description="How often it was found broken and made anew.")
+    not_before: Moment | None = Field(default=None, description="It is not asked for again before this.")
+    reason: str | None = None
+    message: str | None = None
+    inputs: dict[str, str] | None = Field(default=None, description="What the code tells of itself: hashes.")
 
 
 class Status(StatusModel):
@@ -141,6 +186,7 @@ class Status(StatusModel):
     next_attempt_time: Moment | None = Field(default=None, description="No allocation is opened before this.")
     plan: PlanSummary | None = None
     clock: Clock | None = None
+    preparing: tuple[Preparation, ...] = ()
     conditions: tuple[Condition, ...] = ()
     allocations: tuple[Allocation, ...] = ()
     runs: tuple[Run, ...] = ()

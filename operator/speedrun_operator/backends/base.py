@@ -13,8 +13,10 @@ from typing import Protocol
 from speedrun_operator.api.names import Identity
 from speedrun_operator.api.spec import Backend as Kind
 from speedrun_operator.facts import ClusterFacts
-from speedrun_operator.lifecycle.observation import Observed, Outcome, Unknown
+from speedrun_operator.lifecycle.observation import Observed, Outcome, Prepared, PrepareOutcome, Unknown
+from speedrun_operator.lifecycle.situation import Ask
 from speedrun_operator.planning import RunPlan
+from speedrun_operator.preparation.storage import Storage
 from speedrun_operator.recipes.recipe import Recipe
 from speedrun_operator.source.resolved import Source, Unresolved, Wanted
 
@@ -35,16 +37,28 @@ class AllocationRef:
 
 
 @dataclass(frozen=True, slots=True)
+class PrepareRef:
+    """A job that makes a cache entry, as a backend is asked about it. `since` bounds look-ups of ended jobs (UTC)."""
+
+    kind: str
+    key: str
+    attempt: int
+    since: datetime
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """The answer to one poll: either observations for every allocation asked about, or why there is no answer.
 
-    `rest`: so many seconds the place asks to be left alone.
+    `storage`: how full it is, in the polls that look at that. `rest`: so many seconds the place asks to be left alone.
     """
 
     observed: Mapping[str, Observed] = field(default_factory=dict)
+    prepared: Mapping[str, Prepared] = field(default_factory=dict)  # by the entry's key
     error: Unknown | None = None
     behind: bool = False  # logs hold more than one poll may read
     rest: float = 0.0
+    storage: Storage | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +69,16 @@ class MarkedJob:
     id: str
     uid: str
     namespace: str
+
+
+@dataclass(frozen=True, slots=True)
+class PrepareJob:
+    """A live job that makes a cache entry. `scope` tells the operators' fields of view apart."""
+
+    name: str
+    id: str
+    key: str
+    scope: str
 
 
 class Backend(Protocol):
@@ -75,8 +99,18 @@ class Backend(Protocol):
         """
         ...
 
-    async def observe(self, refs: Sequence[AllocationRef]) -> Snapshot:
-        """Ask about all allocations at once. `Snapshot.observed` then has every one of them, unknown ones as UNSEEN."""
+    async def prepare(self, ask: Ask, plan: RunPlan) -> PrepareOutcome:
+        """Make sure that a cache entry is there, or that a job makes it. Safe to call again at any time.
+
+        Whoever asks for the same entry gets the same job.
+        """
+        ...
+
+    async def observe(self, refs: Sequence[AllocationRef], preparing: Sequence[PrepareRef] = ()) -> Snapshot:
+        """Ask about all allocations and all entries that jobs make, at once.
+
+        `Snapshot.observed` and `Snapshot.prepared` then have every one of them, unknown ones as UNSEEN.
+        """
         ...
 
     async def changed(self, seconds: float) -> frozenset[str] | None:
@@ -87,12 +121,12 @@ class Backend(Protocol):
         """End allocations; by name, whether each is certainly gone (True also when it never was)."""
         ...
 
-    async def jobs(self) -> Sequence[MarkedJob] | Unknown:
-        """Every live job that bears this cluster's mark and says its namespace."""
+    async def jobs(self) -> Sequence[MarkedJob | PrepareJob] | Unknown:
+        """Every live job that bears this cluster's mark and says its namespace, or whom it prepares for."""
         ...
 
-    async def cancel_jobs(self, jobs: Sequence[MarkedJob]) -> Unknown | None:
-        """End jobs of `jobs()` whose Speedrun is gone."""
+    async def cancel_jobs(self, jobs: Sequence[MarkedJob | PrepareJob]) -> Unknown | None:
+        """End jobs of `jobs()` that nobody wants any more."""
         ...
 
     async def facts(self) -> ClusterFacts | Unknown:

@@ -12,11 +12,23 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
 from speedrun_operator.api.phases import Reason
-from speedrun_operator.backends.base import AllocationRef, MarkedJob, Snapshot
+from speedrun_operator.backends.base import AllocationRef, MarkedJob, PrepareJob, PrepareRef, Snapshot
 from speedrun_operator.backends.reading import Reading
 from speedrun_operator.facts import ClusterFacts
-from speedrun_operator.lifecycle.observation import Accepted, Busy, JobState, Observed, Outcome, Rejected, Unknown
+from speedrun_operator.lifecycle.observation import (
+    Accepted,
+    Busy,
+    JobState,
+    Observed,
+    Outcome,
+    PrepareOutcome,
+    Ready,
+    Rejected,
+    Unknown,
+)
+from speedrun_operator.lifecycle.situation import Ask
 from speedrun_operator.planning import RunPlan
+from speedrun_operator.preparation.manifest import Manifest
 
 
 @dataclass
@@ -119,7 +131,13 @@ class MemoryBackend:
             self.cluster.marks.setdefault(name, mark)
         return outcome
 
-    async def observe(self, refs: Sequence[AllocationRef]) -> Snapshot:
+    async def prepare(self, ask: Ask, plan: RunPlan) -> PrepareOutcome:
+        """Everything is ready here."""
+        if self.cluster.silent:
+            return Busy(self.cluster.silent.reason, self.cluster.silent.message, self.cluster.silent.reachable)
+        return Ready(Manifest())
+
+    async def observe(self, refs: Sequence[AllocationRef], preparing: Sequence[PrepareRef] = ()) -> Snapshot:
         if self.cluster.silent:
             self._unseen.clear()
             return Snapshot(error=self.cluster.silent)
@@ -165,7 +183,7 @@ class MemoryBackend:
         jobs = self.cluster.jobs
         return [mark for name, mark in self.cluster.marks.items() if jobs[name].seen.state is not JobState.ENDED]
 
-    async def cancel_jobs(self, jobs: Sequence[MarkedJob]) -> Unknown | None:
+    async def cancel_jobs(self, jobs: Sequence[MarkedJob | PrepareJob]) -> Unknown | None:
         if self.cluster.silent:
             return self.cluster.silent
         for each in jobs:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from speedrun_operator.api.phases import ConditionType, Reason
+from speedrun_operator.api.status import Preparation
 from speedrun_operator.lifecycle.conditions import Say
 from speedrun_operator.lifecycle.situation import Situation
 from speedrun_operator.planning import Refusal
@@ -21,6 +22,11 @@ class Admission:
 
     def say(self) -> Say:
         return Say(ConditionType.ADMITTED, "True" if self.admitted else "False", self.reason, self.message)
+
+
+def held(waits: Preparation) -> Admission:
+    """The admission of what could be submitted but for an entry that cannot be prepared now."""
+    return Admission(False, False, waits.reason or Reason.PREPARING.value, waits.message or "")
 
 
 def admit(situation: Situation) -> Admission:

@@ -10,17 +10,18 @@ from __future__ import annotations
 from datetime import datetime
 from decimal import Decimal
 
-from speedrun_operator.api.phases import AllocationState, ConditionType, Phase
+from speedrun_operator.api.phases import AllocationState, ConditionType, Phase, PreparationState
 from speedrun_operator.api.resource import Resource
 from speedrun_operator.api.spec import RecipeRef, Spec
 from speedrun_operator.api.status import Allocation, PlanSummary, Run, Status
 from speedrun_operator.diagnosis import rule_of
-from speedrun_operator.lifecycle import admission, ending, giving_up, notices, retry, submission, summary
+from speedrun_operator.lifecycle import admission, ending, giving_up, notices, preparing, retry, submission, summary
 from speedrun_operator.lifecycle.allocations import after_observation, after_outcome
 from speedrun_operator.lifecycle.conditions import Say, update
+from speedrun_operator.lifecycle.evidence import with_evidence
 from speedrun_operator.lifecycle.outcome import outcome
 from speedrun_operator.lifecycle.runs import advance, ended_by_itself
-from speedrun_operator.lifecycle.situation import Decision, Situation, Submit
+from speedrun_operator.lifecycle.situation import Ask, Decision, Situation, Submit
 from speedrun_operator.lifecycle.suspend import suspension
 from speedrun_operator.planning import FIRST_ARM, RunPlan
 
@@ -28,6 +29,14 @@ from speedrun_operator.planning import FIRST_ARM, RunPlan
 def is_finished(status: Status) -> bool:
     condition = status.condition(ConditionType.FINISHED)
     return condition is not None and condition.status == "True"
+
+
+def is_settled(status: Status) -> bool:
+    """Whether polls tell the rest. They look at jobs: what could not be asked for has none, and is asked for again."""
+    submitting = any(each.state is AllocationState.SUBMITTING for each in status.allocations)
+    return not submitting and not any(
+        each.state is PreparationState.WAITING and each.reason and not each.not_before for each in status.preparing
+    )
 
 
 def decide(situation: Situation) -> Decision:
@@ -68,24 +77,31 @@ def _live(situation: Situation, old: Status, spec: Spec) -> Decision:
     retries = retry.Retries.after(old.allocations, allocations, spec, situation.policy)
     runs = _runs(situation, old, allocations, retries, spec)
     allocations = ending.marked(allocations, situation, spec, late)
-    kept = giving_up.given_up(runs, allocations, late, verdict)
+    made = preparing.prepared(situation, old, allocations, spec)
+    kept = giving_up.given_up(runs, allocations, late, verdict, made.failed)
     if kept != runs and late is None and verdict.refused:
         says = [verdict.say()]
     runs = kept
     not_before = retries.not_before(old.next_attempt_time, now)
-    if situation.waiting is None and not spec.suspend and (not_before is None or now >= not_before):
+    may = situation.waiting is None and not spec.suspend
+    if may and made.ready and (not_before is None or now >= not_before):
         allocations, runs = submission.open_allocations(situation, allocations, runs, spec)
     waits = not_before is not None and now < not_before and any(map(giving_up.is_waiting, runs))
     old = old.model_copy(update={"next_attempt_time": not_before if waits else None})
     end = outcome(runs, allocations, _target(old.plan))
     status, summed = summary.summed_up(situation, old, allocations, runs, end, spec)
-    times = [] if end is not None else [old.next_attempt_time, ending.deadline(old, spec)]
+    status = preparing.shown(status, made, live=end is None)
+    if not allocations and made.waits is not None:
+        says = [admission.held(made.waits).say()]
+    needed = may and end is None and any(map(giving_up.is_waiting, runs))
+    times = [] if end is not None else [old.next_attempt_time, ending.deadline(old, spec), *made.not_before()]
     return _decision(
         situation,
         status,
         [*says, *suspended_says, *summed],
         submit=submission.to_submit(situation, allocations),
         cancel=ending.to_cancel(allocations, situation),
+        prepare=made.asks if needed else (),
         wake_at=min((each for each in times if each is not None and each > now), default=None),
     )
 
@@ -128,7 +144,7 @@ def _run(run: Run, by_id: dict[int, Allocation], situation: Situation, retries: 
         return run
     seen = situation.observed.get(allocation.id)
     log = seen.log if seen else None
-    run = advance(run, allocation, log, target)
+    run = with_evidence(advance(run, allocation, log, target), log)
     if run.phase is not Phase.FAILED:
         return run
     record = log.run(run.index) if log is not None else None
@@ -154,9 +170,10 @@ def _decision(
     *,
     submit: tuple[Submit, ...] = (),
     cancel: tuple[int, ...] = (),
+    prepare: tuple[Ask, ...] = (),
     wake_at: datetime | None = None,
 ) -> Decision:
     generation = situation.resource.generation
     conditions = update(status.conditions, says, generation=generation, now=situation.now)
     status = status.model_copy(update={"conditions": conditions, "observed_generation": generation})
-    return Decision(status, submit, cancel, notices.between(situation.resource.status, status), wake_at)
+    return Decision(status, submit, cancel, prepare, notices.between(situation.resource.status, status), wake_at)

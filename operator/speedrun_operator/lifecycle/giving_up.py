@@ -7,15 +7,22 @@ Slurm refused or will never run, since the next one would be the same.
 from __future__ import annotations
 
 from speedrun_operator.api.phases import AllocationState, Phase, Reason
-from speedrun_operator.api.status import Allocation, Run
+from speedrun_operator.api.status import Allocation, Preparation, Run
 from speedrun_operator.lifecycle.admission import Admission
 
 
 def given_up(
-    runs: tuple[Run, ...], allocations: tuple[Allocation, ...], overdue: str | None, verdict: Admission
+    runs: tuple[Run, ...],
+    allocations: tuple[Allocation, ...],
+    overdue: str | None,
+    verdict: Admission,
+    unprepared: Preparation | None = None,
 ) -> tuple[Run, ...]:
-    """`runs`, those that wait failed if none of them can ever be run. `overdue`: what to say past the deadline."""
-    why = _why(allocations, overdue, verdict)
+    """`runs`, those that wait failed if none of them can ever be run.
+
+    `overdue`: what to say past the deadline; `unprepared`: what could not be made ready.
+    """
+    why = _why(allocations, overdue, verdict, unprepared)
     if why is None:
         return runs
     reason, message = why
@@ -35,10 +42,14 @@ def ended_for(allocations: tuple[Allocation, ...], *reasons: Reason) -> Allocati
     return next((each for each in ended if each.reason in wanted), None)
 
 
-def _why(allocations: tuple[Allocation, ...], overdue: str | None, verdict: Admission) -> tuple[str, str] | None:
+def _why(
+    allocations: tuple[Allocation, ...], overdue: str | None, verdict: Admission, unprepared: Preparation | None
+) -> tuple[str, str] | None:
     if overdue is not None:
         return Reason.DEADLINE_EXCEEDED.value, overdue
     if verdict.refused:
         return verdict.reason, verdict.message
+    if unprepared is not None:
+        return unprepared.reason or Reason.PREPARE_FAILED.value, unprepared.message or ""
     refused = ended_for(allocations, Reason.SUBMISSION_REJECTED, Reason.NEVER_RUNS)
     return (refused.reason or "", refused.message or "") if refused is not None else None

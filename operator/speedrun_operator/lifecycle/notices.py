@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from speedrun_operator.api.phases import AllocationState, ConditionType, Phase, Reason
+from speedrun_operator.api.phases import AllocationState, ConditionType, Phase, PreparationState, Reason
 from speedrun_operator.api.status import Condition, Status, rfc3339
 from speedrun_operator.lifecycle.allocations import has_started, started_words, submitted_words
 from speedrun_operator.lifecycle.display import shown_run
@@ -11,8 +11,27 @@ from speedrun_operator.lifecycle.situation import Notice
 
 def between(old: Status, new: Status) -> tuple[Notice, ...]:
     """Events for the transitions from `old` to `new`, in the order in which a person would tell them."""
-    told = [*_jobs(old, new), *_endings(old, new), *_conditions(old, new), *_phases(old, new)]
+    told = [*_prepared(old, new), *_jobs(old, new), *_endings(old, new), *_conditions(old, new), *_phases(old, new)]
     return tuple(notice for notice in told if notice is not None)
+
+
+def _prepared(old: Status, new: Status) -> list[Notice]:
+    """Cache entries that a job makes, that are there, that were broken, whose job failed."""
+    before = {each.stage: each for each in old.preparing}
+    told = []
+    for each in new.preparing:
+        was = before.get(each.stage)
+        if was is not None and (was.state, was.attempt, was.failures) == (each.state, each.attempt, each.failures):
+            continue
+        what = f"{each.stage} {each.key}"
+        if each.message and (each.failures, each.rebuilt) != ((was.failures, was.rebuilt) if was else (None, None)):
+            again = f"; tried again from {rfc3339(each.not_before)}" if each.not_before else ""
+            told.append(Notice(True, each.reason or Reason.PREPARE_FAILED.value, f"{each.message}{again}"))
+        if each.job_id is not None and (was is None or was.attempt != each.attempt):
+            told.append(Notice(False, Reason.PREPARING.value, f"job {each.job_id} makes {what}"))
+        if each.state is PreparationState.READY and each.job_id is not None:
+            told.append(Notice(False, Reason.PREPARED.value, f"{what} is there ({each.bytes or 0} bytes)"))
+    return told
 
 
 def _endings(old: Status, new: Status) -> list[Notice]:
@@ -58,6 +77,7 @@ def _conditions(old: Status, new: Status) -> list[Notice | None]:
         _admitted(old.condition(ConditionType.ADMITTED), new.condition(ConditionType.ADMITTED)),
         _turned(old, new, ConditionType.SUSPENDED, warn=False),
         _turned(old, new, ConditionType.STALLED, warn=True),
+        _turned(old, new, ConditionType.STORAGE_LOW, warn=True),
         _reachable(old.condition(ConditionType.BACKEND_REACHABLE), new.condition(ConditionType.BACKEND_REACHABLE)),
     ]
 

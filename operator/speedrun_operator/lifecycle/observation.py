@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 
+from speedrun_operator.preparation.manifest import Manifest
 from speedrun_operator.progress.allocation import AllocationProgress
 
 
@@ -46,7 +47,26 @@ class Unknown:
     reachable: bool = True
 
 
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A cache entry that is there."""
+
+    manifest: Manifest
+
+
+@dataclass(frozen=True, slots=True)
+class Underway:
+    """A job makes a cache entry. `broken`: why the entry that was there before is made anew."""
+
+    attempt: int
+    job_id: str
+    submitted: datetime | None
+    broken: str | None = None
+
+
 Outcome = Accepted | Rejected | Busy | Unknown
+
+PrepareOutcome = Ready | Underway | Rejected | Busy | Unknown
 
 
 class JobState(StrEnum):
@@ -85,3 +105,11 @@ class Observed:
     quiet_for: timedelta = timedelta(0)
     waited_for: timedelta = timedelta(0)
     give_up_after: timedelta | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A cache entry that a job makes: the job as witnesses describe it, and what the entry says once it is there."""
+
+    job: Observed
+    manifest: Manifest | None = None

@@ -76,6 +76,9 @@ class Retries:
     def _again(self, run: Run, allocation: Allocation, failures: int, trained: bool) -> bool:
         if allocation.reason == Reason.SUSPENDED.value:
             return True
+        if allocation.reason == Reason.CACHE_MISSING.value:  # what was missing is made again, once
+            missed = [each for each in self.allocations if each.reason == Reason.CACHE_MISSING.value]
+            return sum(run.index in each.runs for each in missed) <= 1
         if allocation.reason == Reason.JOB_LOST.value:
             return self._times(run, allocation.reason) <= self.policy.most_lost
         if run.reason == Reason.TIME_LIMIT.value and not trained:

@@ -8,8 +8,10 @@ from datetime import datetime, timedelta
 
 from speedrun_operator.api.resource import Resource
 from speedrun_operator.api.status import Status
-from speedrun_operator.lifecycle.observation import Observed, Outcome, Unknown
+from speedrun_operator.lifecycle.observation import Observed, Outcome, Prepared, PrepareOutcome, Unknown
 from speedrun_operator.planning import Refusal, RunPlan
+from speedrun_operator.preparation.needs import Need
+from speedrun_operator.preparation.storage import Storage
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +44,9 @@ class Policy:
 class Situation:
     """A resource, and what is known of it now. An allocation missing from `observed` was not asked about.
 
-    `gone`: allocations that were cancelled a short while ago, and have no live job. `controller_started`: when Slurm's
-    controller was started last, if that is known.
+    `gone`: allocations that were cancelled a short while ago, and have no live job. `prepared` and `ensured`: cache
+    entries by key, as a poll saw them, and what asking for them came to. `controller_started`: when Slurm's controller
+    was started last, if that is known.
     """
 
     resource: Resource
@@ -56,6 +59,9 @@ class Situation:
     gone: frozenset[int] = frozenset()
     unanswered: Unknown | None = None
     controller_started: datetime | None = None
+    storage: Storage | None = None
+    prepared: Mapping[str, Prepared] = field(default_factory=dict)
+    ensured: Mapping[str, PrepareOutcome] = field(default_factory=dict)
     policy: Policy = Policy()
 
 
@@ -64,6 +70,14 @@ class Submit:
     """Submit this allocation, whose name is in the status already written."""
 
     allocation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Ask for a cache entry; attempts up to `after` are known to have ended without it."""
+
+    need: Need
+    after: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +91,11 @@ class Notice:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The next status, the submissions and cancellations to make, the events to post, and when to look again."""
+    """The next status, what to submit, cancel and prepare, the events to post, and when to look again."""
 
     status: Status
     submit: tuple[Submit, ...] = ()
     cancel: tuple[int, ...] = ()
+    prepare: tuple[Ask, ...] = ()
     notices: tuple[Notice, ...] = ()
     wake_at: datetime | None = None

@@ -17,6 +17,7 @@ from speedrun_operator.lifecycle.observation import Busy, JobState, Observed, Un
 from speedrun_operator.lifecycle.outcome import Outcome
 from speedrun_operator.lifecycle.situation import Situation
 from speedrun_operator.planning import RunPlan
+from speedrun_operator.preparation.storage import Storage, gib
 from speedrun_operator.progress.fold import Progress
 
 
@@ -57,7 +58,12 @@ def summed_up(
     run = display.shown_run(runs)
     newest = allocations[-1] if allocations else None
     shown = next((each for each in allocations if run is not None and each.id == run.allocation), newest)
-    says = [*_backend_says(situation), *_stall_says(situation, old, allocations), *_job_says(newest, situation, old)]
+    says = [
+        *_backend_says(situation),
+        *_stall_says(situation, old, allocations),
+        *_storage_says(situation, old),
+        *_job_says(newest, situation, old),
+    ]
     update: dict[str, object] = {
         "allocations": allocations,
         "runs": runs,
@@ -160,6 +166,26 @@ def _stall_says(situation: Situation, old: Status, allocations: tuple[Allocation
         return []
     running = any(each.state is JobState.RUNNING for each in seen)
     return [Say(ConditionType.STALLED, "False", (Reason.PROGRESSING if running else Reason.NOT_RUNNING).value)]
+
+
+def _storage_says(situation: Situation, old: Status) -> list[Say]:
+    """Said while the shared storage is nearly full, and taken back when it is not any more."""
+    storage, before = situation.storage, old.condition(ConditionType.STORAGE_LOW)
+    said = before is not None and before.status == "True"
+    if storage is None or (not storage.low and not said):
+        return []
+    if storage.low:
+        if said and before is not None and before.message == _storage_words(storage):
+            return []
+        return [Say(ConditionType.STORAGE_LOW, "True", Reason.STORAGE_LOW.value, _storage_words(storage))]
+    return [Say(ConditionType.STORAGE_LOW, "False", Reason.STORAGE_SUFFICES.value)]
+
+
+def _storage_words(storage: Storage) -> str:
+    """Whole percents: a number that moves with every poll would be a write with every poll."""
+    return (
+        f"{storage.share:.0%} of {gib(storage.size)} below slurm.root are used: `speedrun-operator cache prune` helps"
+    )
 
 
 def _is_quiet(seen: Observed, limit: timedelta) -> bool:

@@ -24,4 +24,5 @@ def is_urgent(old: Status, new: Status) -> bool:
 
 def _still(status: Status) -> Status:
     runs = tuple(run.model_copy(update={"train_time": None, "train_time_ms": None}) for run in status.runs)
-    return status.model_copy(update={**dict.fromkeys(_QUIET), "runs": runs})
+    made = tuple(each.model_copy(update={"done": None, "total": None}) for each in status.preparing)
+    return status.model_copy(update={**dict.fromkeys(_QUIET), "runs": runs, "preparing": made})

@@ -17,16 +17,26 @@ MOST_RUNS = 256
 _NAME = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 MOST_STAGES = 64
 MOST_SYMPTOMS = 16
+MOST_WORDS = 512
+MOST_UNIT = 32
+MOST_FACT = 128
+MOST_FACTS = 16
 
 
 @dataclass(frozen=True, slots=True)
 class StageRecord:
-    """One stage of a run. Times are milliseconds since the epoch, by the node's clock; None: not said (yet)."""
+    """One stage of a run. Times are milliseconds since the epoch, by the node's clock; None: not said (yet).
+
+    `done` of `total`, counted in `unit`, is how far a stage is that says so.
+    """
 
     name: str
     began_ms: int | None = None
     ended_ms: int | None = None
     exit_code: int | None = None
+    done: int | None = None
+    total: int | None = None
+    unit: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +52,7 @@ class RunRecord:
     progress: Progress = field(default_factory=Progress)
     exit_code: int | None = None
     symptoms: tuple[str, ...] = ()
+    hardware: tuple[tuple[str, str], ...] = ()
 
     @property
     def trained(self) -> bool:
@@ -56,7 +67,10 @@ class RunRecord:
 
 @dataclass(frozen=True, slots=True)
 class AllocationProgress:
-    """What an allocation's log says so far. `exit_code` is there once the job script wrote its last line.
+    """What a job's log says so far. `exit_code` is there once the job script wrote its last line.
+
+    `hardware` is what the job found there, by name; a run's is what its samples came to. `own` are stages that belong
+    to no run, as in jobs that prepare; `missing` is the cache entry that the job missed.
 
     `at_limit`: Slurm's signal ahead of the time limit came. `stopped`: a stop file in the ledger ended the series.
     `symptoms`: signs of trouble outside of runs.
@@ -67,6 +81,9 @@ class AllocationProgress:
     at_limit: bool = False
     stopped: bool = False
     symptoms: tuple[str, ...] = ()
+    hardware: tuple[tuple[str, str], ...] = ()
+    own: RunRecord | None = None
+    missing: str | None = None
 
     def run(self, index: int) -> RunRecord | None:
         return next((each for each in self.runs if each.index == index), None)
@@ -108,19 +125,32 @@ def _after_marker(allocation: AllocationProgress, marker: Marker) -> AllocationP
         return replace(allocation, at_limit=True)
     if "job" in marker.words and "stopped" in marker.words:
         return replace(allocation, stopped=True)
+    stage = marker.text("stage")
+    if stage is not None and marker.text("cache") == "missing":
+        words = f"{stage} {marker.text('key')}: {marker.text('why')}"
+        return replace(allocation, missing=words[:MOST_WORDS])
+    if stage is not None and marker.text("run") is None:
+        return replace(allocation, own=_after_stage(allocation.own or RunRecord(-1), stage, marker))
+    if "hardware" in marker.words and marker.text("run") is None:
+        return replace(allocation, hardware=_facts(marker))
     index = marker.integer("run")
     if index is None or not 0 <= index < MOST_RUNS:
         return allocation
     run = allocation.run(index) or RunRecord(index)
     others = tuple(each for each in allocation.runs if each.index != index)
-    stage = marker.text("stage")
     if stage is not None:
         run = _after_stage(run, stage, marker)
+    elif "hardware" in marker.words:
+        run = replace(run, hardware=_facts(marker))
     elif "begin" in marker.words:
         run = RunRecord(index)
     elif "end" in marker.words:
         run = replace(run, exit_code=marker.integer("exit"))
     return replace(allocation, runs=(*others, run))
+
+
+def _facts(marker: Marker) -> tuple[tuple[str, str], ...]:
+    return tuple((name, value[:MOST_FACT]) for name, value in marker.fields[:MOST_FACTS])
 
 
 def _after_stage(run: RunRecord, name: str, marker: Marker) -> RunRecord:
@@ -129,7 +159,17 @@ def _after_stage(run: RunRecord, name: str, marker: Marker) -> RunRecord:
         return run
     if "begin" in marker.words:
         return replace(run, stages=(*run.stages, StageRecord(name, began_ms=time))[-MOST_STAGES:], symptoms=())
-    if "end" in marker.words and run.stages and run.stages[-1].name == name:
+    if not run.stages or run.stages[-1].name != name:
+        return run
+    if "progress" in marker.words:
+        far = replace(
+            run.stages[-1],
+            done=marker.integer("done"),
+            total=marker.integer("total"),
+            unit=(marker.text("unit") or "")[:MOST_UNIT] or None,
+        )
+        return replace(run, stages=(*run.stages[:-1], far))
+    if "end" in marker.words:
         ended = replace(run.stages[-1], ended_ms=time, exit_code=marker.integer("exit"))
         return replace(run, stages=(*run.stages[:-1], ended))
     return run

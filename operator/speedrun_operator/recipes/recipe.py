@@ -7,6 +7,7 @@ variables, `PARAM_<NAME>`, never as text in a script.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from decimal import Decimal
 from enum import StrEnum
 from functools import cache
@@ -30,6 +31,7 @@ class Stage(StrEnum):
     IMAGE = "image"
     CODE = "code"
     DATA = "data"
+    DOWNLOADS = "downloads"
     TRAIN = "train"
 
 
@@ -73,12 +75,78 @@ class Layout(RecipeModel):
     gpu_counts: tuple[int, ...] = Field(default=(), description="Counts that it runs on; none: those of the recipe.")
 
 
+class BuildStep(RecipeModel):
+    """One step of building an image. `system`: packages of the system; `python`: of the Python environment."""
+
+    kind: Literal["system", "python"]
+    run: str
+
+
 class Container(RecipeModel):
     """The container that steps with `container: true` run in, built once from a base image."""
 
     base_image: str
-    build: str
+    build: tuple[BuildStep, ...] = Field(min_length=1)
+    inputs: tuple[str, ...] = Field(default=(), description="Files of the code that the build reads.")
     probe: str = Field(description="A command that fails in a half-built image.")
+    versions: tuple[str, ...] = Field(default=(), description="Python packages whose versions the image's record has.")
+    python: str = Field(default="python3", description="The container's own interpreter.")
+    size_mib: int = Field(default=16384, ge=1, description="What a build may need on disk.")
+
+
+class Files(RecipeModel):
+    """Files of a data set that are numbered from `first` on. `pattern` has one number, as in fineweb_train_%06d.bin.
+
+    `count` is how many, or the name of the parameter that says it.
+    """
+
+    pattern: str = Field(pattern=r"^[A-Za-z0-9_.-]*%0[1-9]d[A-Za-z0-9_.-]*$")
+    first: int = Field(ge=0)
+    count: int | str
+
+    def names(self, parameters: Mapping[str, str]) -> list[str]:
+        """The files' names. Raises ValueError where the count is not the same in every run."""
+        text = str(self.count) if isinstance(self.count, int) else parameters[self.count]
+        if not re.fullmatch("[0-9]{1,6}", text):
+            raise ValueError(f"{self.count}: must be the same in every run: it says what is downloaded before them")
+        return [self.pattern % number for number in range(self.first, self.first + int(text))]
+
+
+class Data(RecipeModel):
+    """A data set that is downloaded once for all runs, by a command that leaves its files in $SPEEDRUN_DATA."""
+
+    dataset: str = Field(description="What it is, whoever downloads it.")
+    path: str = Field(description="Where the code looks for it; a link there leads to $SPEEDRUN_DATA.")
+    fetch: str
+    container: bool = False
+    files: tuple[Files, ...] = Field(min_length=1)
+    file_mib: int = Field(ge=0, description="Size of one file on disk at most.")
+
+    def names(self, parameters: Mapping[str, str]) -> tuple[str, ...]:
+        """The names of all files. Raises ValueError, which names the parameter, as `Files.names`."""
+        return tuple(name for files in self.files for name in files.names(parameters))
+
+
+class Mentions(RecipeModel):
+    """What the code itself names: matches of an extended regular expression in files or directories of the code."""
+
+    pattern: str
+    files: tuple[str, ...] = Field(min_length=1)
+
+
+class Downloads(RecipeModel):
+    """What the program would download at its start (kernels, tokenizer files), fetched once for all runs.
+
+    `environment`: variables, and the directory below the entry that each shall name. `mentions` reaches the command as
+    the file $SPEEDRUN_MENTIONS, a match a line. `proof` runs on the GPUs before training.
+    """
+
+    environment: dict[str, str] = Field(min_length=1)
+    mentions: Mentions | None = None
+    fetch: str
+    container: bool = False
+    proof: str = ""
+    size_mib: int = Field(default=2048, ge=1)
 
 
 class Step(RecipeModel):
@@ -109,8 +177,10 @@ class Recipe(RecipeModel):
     revision: str | None = None
     layouts: tuple[Layout, ...] = ()
     package: str | None = Field(default=None, description="A Python package of ours that goes with the job.")
-    cached_paths: tuple[str, ...] = Field(default=(), description="Paths in the code that live in the shared cache.")
     container: Container | None = None
+    data: Data | None = None
+    downloads: Downloads | None = None
+    compile_cache: bool = Field(default=False, description="Keep what torch.compile and Triton made for later runs.")
     environment: dict[str, str] = Field(default_factory=dict)
     parameters: dict[str, Parameter] = Field(default_factory=dict)
     steps: tuple[Step, ...] = Field(min_length=1)

@@ -95,7 +95,7 @@ def wanted(spec: Spec, recipe: Recipe) -> Wanted | None:
     roots = tuple(each.root for each in recipe.layouts)
     patch = asked.patch.config_map_ref if asked and asked.patch else None
     if asked and asked.path:
-        return Wanted(None, "", asked.path, roots, recipe.cached_paths, patch)
+        return Wanted(None, "", asked.path, roots, (recipe.data.path,) if recipe.data else (), patch)
     repository = (asked.repository if asked else "") or recipe.repository
     own = (recipe.revision if repository == recipe.repository else None) or "HEAD"
     revision = (asked.revision if asked else "") or own

@@ -60,7 +60,7 @@ def test_a_reason_that_never_goes_names_what_to_change(reason: str) -> None:
 
 
 def test_a_user_reads_that_no_h100_node_is_free() -> None:
-    life = Life({"recipe": {"name": "modded-nanogpt"}})
+    life = Life({"recipe": {"name": "modded-nanogpt"}, "slurm": {"prepare": "Inline"}})
     for step in (woken(), ACCEPTED.step, seen(queued("Resources"))):
         life.live(step)
     started = next(each for each in life.status.conditions if each.type == "Started")

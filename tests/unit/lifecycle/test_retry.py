@@ -17,8 +17,8 @@ from unit.builders import NOON, at
 POLICY = Policy()
 INFRASTRUCTURE = {"NodeFailure", "Preempted", "LaunchFailed", "SourceUnreachable"}
 INFRASTRUCTURE |= {"Evicted", "NodeLost", "Drained", "PodPreempted", "PodRefused"}  # of pods
-# Up to bounds of their own: lost jobs, restarts of the nodes, and once the recipe's own time limit.
-ALWAYS = {"JobLost", "NodesRestarted", "Suspended", "TimeLimit"}
+# Up to bounds of their own: lost jobs, restarts of the nodes, once the recipe's own time limit, and a missing entry.
+ALWAYS = {"JobLost", "NodesRestarted", "Suspended", "TimeLimit", "CacheMissing"}
 
 
 def allocation(number: int, reason: str | None, runs: tuple[int, ...] = (0,)) -> Allocation:

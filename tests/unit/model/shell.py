@@ -51,7 +51,7 @@ class Shell:
     # --- poll -----------------------------------------------------------------------------------------------------
 
     async def _poll(self, command: str, stdin: bytes, pause: Pause, output: Output) -> None:
-        prefix = re.search(r"^  case \$job in (\S+)\*\)", command, re.MULTILINE)[1]  # type: ignore[index]
+        prefix = re.search(r"^  case \$job in (\S+)\* \|", command, re.MULTILINE)[1]  # type: ignore[index]
         most = int(re.search(r"\|\| count=(\d+)$", command, re.MULTILINE)[1])  # type: ignore[index]
         budget = int(field(command, "budget"))
         asked = [line.split("\t") for line in stdin.decode().splitlines()]
@@ -64,7 +64,7 @@ class Shell:
         output.print("".join(squeue_line(each) for each in rows or () if each.name.startswith(prefix)))
         await pause()
         absent = []
-        for name, path, _, _ in asked:
+        for name, path, *_ in asked:
             ledger = self.disk[path]
             if ledger.owner:
                 output.say("owner", name, ledger.owner)
@@ -73,14 +73,14 @@ class Shell:
             found = {str(each.id) for each in rows or () if each.name == name}
             if rows is not None and (ledger.owner not in found if ledger.owner.isdecimal() else not found):
                 absent.append(name)
-        sizes = {path: len(log) for _, path, _, _ in asked if (log := self.disk[path].log) is not None}
+        sizes = {path: len(log) for _, path, *_ in asked if (log := self.disk[path].log) is not None}
         await pause()
         if absent:
             code, accounted, error = self.slurm.sacct(absent)
             output.say("sacct", code)
             output.print(error + "\n" if error else "".join(sacct_line(job, word) for job, word in accounted))
             await pause()
-        for name, path, offset, _ in asked:
+        for name, path, offset, *_ in asked:
             if path not in sizes:
                 continue
             if sizes[path] < int(offset):
@@ -126,7 +126,7 @@ class Shell:
             self.slurm.scancel([int(number)], name)
 
     async def _jobs(self, command: str, pause: Pause, output: Output) -> None:
-        prefix = re.search(r"^grep -F '\|(\S+)'", command, re.MULTILINE)[1]  # type: ignore[index]
+        prefix = re.search(r"^grep -F -e '\|(\S+)'", command, re.MULTILINE)[1]  # type: ignore[index]
         await pause()
         rows = self.slurm.squeue()
         output.say("squeue", 0 if rows is not None else 1)

@@ -237,7 +237,7 @@ def test_ending_jobs_with_our_mark(tmp_path: Path) -> None:
     before = Before(jobs={18: "PENDING", 19: "RUNNING"})
     node = Asked(tmp_path)
     prepare(node, before, "jobs")
-    node.run(commands.cancel_jobs([("18", NAME), ("19", "another")], nonce=NONCE))
+    node.run(commands.cancel_jobs([("18", NAME), ("19", "another")], root="~/runs", ledgers=(), nonce=NONCE))
     command, stdin, _ = node.last
     _, _, slurm = virtual.run(lambda: modelled(before, command, stdin))
     assert node.asked("scancel") == [f"--name={NAME} 18", "--name=another 19"]

@@ -115,7 +115,6 @@ def test_lines_before_the_first_run_belong_to_none() -> None:
         "SPEEDRUN run=zero begin",
         "SPEEDRUN run=0 run=1 begin",
         "SPEEDRUN begin",
-        "SPEEDRUN stage=data begin",
         " SPEEDRUN run=0 begin",
         "x SPEEDRUN attempt job=1",
         "SPEEDRUN run=0 begin\x07",

@@ -1,4 +1,4 @@
-"""Plans to render, made of the recipes that ship."""
+"""Plans to render, made of the recipes that ship. The job prepares by itself, so that its script is all there is."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from speedrun_operator.recipes.recipe import shipped
 
 
 def planned(recipe: str = "replay", **spec: Any) -> RunPlan:
-    made = plan(Spec.model_validate({"recipe": {"name": recipe}, **spec}), shipped(), Site("compute-h100"))
+    slurm = {"prepare": "Inline", **spec.pop("slurm", {})}
+    given = {"recipe": {"name": recipe}, "slurm": slurm, **spec}
+    made = plan(Spec.model_validate(given), shipped(), Site("compute-h100"))
     assert isinstance(made, RunPlan), made
     return made.for_runs([(0, "A")])

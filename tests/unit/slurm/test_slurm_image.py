@@ -13,8 +13,9 @@ from speedrun_operator.api.spec import Spec
 from speedrun_operator.backends.slurm.image import pyxis_reference
 from speedrun_operator.backends.slurm.script import render
 from speedrun_operator.planning import RunPlan, Site, plan
-from speedrun_operator.recipes.recipe import Container, Stage, Step, shipped
+from speedrun_operator.recipes.recipe import BuildStep, Container, Stage, Step, shipped
 
+BUILD = (BuildStep(kind="system", run="true"),)
 MINE = Identity("lab", "mine", "0f0e0d0c-1111-2222-3333-444455556666")
 
 
@@ -45,9 +46,10 @@ def test_a_registry_is_told_from_an_organization(image: str, told: str) -> None:
 
 def test_a_users_name_with_a_dollar_sign_reaches_srun_as_it_is(tmp_path: Path) -> None:
     """BR-034: $oauthtoken is the very name that NVIDIA's registry asks for, and no variable."""
-    made = plan(Spec.model_validate({"recipe": {"name": "replay"}}), shipped(), Site())
+    inline = {"recipe": {"name": "replay"}, "slurm": {"prepare": "Inline"}}
+    made = plan(Spec.model_validate(inline), shipped(), Site())
     assert isinstance(made, RunPlan)
-    container = Container(base_image="$oauthtoken@nvcr.io#acme/trainer:1", build="true", probe="true")
+    container = Container(base_image="$oauthtoken@nvcr.io#acme/trainer:1", build=BUILD, probe="true")
     only = Step(name="only", stage=Stage.TRAIN, run="true", container=True)
     made = replace(made, container=container, steps=(only,)).for_runs([(0, "A")])
     programs = tmp_path / "bin"

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from speedrun_operator.backends.slurm.script import bash_path, image_key, render, sbatch_arguments
+from speedrun_operator.backends.slurm.parts import bash_path
+from speedrun_operator.backends.slurm.script import render, sbatch_arguments
 from speedrun_operator.planning import PlannedRun, RunPlan
-from speedrun_operator.recipes.recipe import Container
 from speedrun_operator.source.resolved import Source
 from testbed.processes import wait_for
 from unit.slurm.compute_node import MINE, Node, step
@@ -76,7 +76,7 @@ def test_hostile_text_stays_text_everywhere(node: Node, text: str) -> None:
 
 @pytest.mark.parametrize("text", HOSTILE[:-1])
 def test_hostile_repositories_and_revisions_are_only_looked_for(node: Node, text: str) -> None:
-    done = node.runs(replace(planned(), source=Source(text, commit=text), cached_paths=(text,)))
+    done = node.runs(replace(planned(), source=Source(text, commit=text)))
     assert done.returncode != 0
     assert "stage=code end exit=" in done.stdout
     assert not list(node.home.rglob("pwned"))
@@ -117,7 +117,8 @@ def test_a_jobs_log_tells_its_life(node: Node) -> None:
     of_a_run += ["run={0} stage=train begin", "run={0} stage=train end exit=0", "run={0} end exit=0"]
     expected = [line.format(number) for number in (0, 1) for line in of_a_run]
     assert marks[0].startswith("SPEEDRUN attempt job=17 node=")
-    assert marks[1:] == [f"SPEEDRUN {line}" for line in [*expected, "job end exit=0"]]
+    assert marks[1].startswith("SPEEDRUN hardware node=") and marks[1].endswith(" gpus=0")
+    assert marks[2:] == [f"SPEEDRUN {line}" for line in [*expected, "job end exit=0"]]
     assert (node.ledger / "owner").read_text() == "17\n"
     assert (node.ledger / "exit").read_text().startswith("job=17 exit=0 time=")
 
@@ -217,7 +218,7 @@ def test_each_option_is_one_argument(slurm: Mapping[str, Any], argument: str) ->
 def test_all_fields_of_the_spec_are_told() -> None:
     fields = {name for slurm, _ in OPTIONS for name in slurm} | {"registrySecretRef"}  # goes sealed
     model = type(planned().slurm)
-    assert fields == {field.alias or name for name, field in model.model_fields.items()}
+    assert fields == {field.alias or name for name, field in model.model_fields.items()} - {"prepare"}
 
 
 def test_a_whole_node_is_asked_for_with_all_its_memory() -> None:
@@ -235,22 +236,9 @@ def test_time_limits_are_whole_minutes(seconds: int, minutes: int) -> None:
 # Images -----------------------------------------------------------------------------------------------------------
 
 
-def test_an_images_name_follows_what_goes_into_it() -> None:
-    one = Container(base_image="docker://a", build="b", probe="true")
-    keys = {
-        image_key(one, "c1"),
-        image_key(one, "c2"),
-        image_key(one, None),
-        image_key(one.model_copy(update={"build": "b2"}), "c1"),
-        image_key(one.model_copy(update={"base_image": "docker://a2"}), "c1"),
-    }
-    assert len(keys) == 5
-    assert image_key(one, "c1") == image_key(one.model_copy(update={"probe": "false"}), "c1")
-
-
 def test_a_contained_step_runs_in_the_image_and_a_plain_one_does_not() -> None:
     text = render(planned("modded-nanogpt"), MINE, 0, "~/runs", "python3")
-    assert "stage image build_image" in text and "stage train contained train" in text
+    assert "stage image image_stage" in text and "stage train contained train" in text
     assert "stage train plain replay" in render(planned(), MINE, 0, "~/runs", "python3")
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
 from speedrun_operator.api.phases import Reason
-from speedrun_operator.backends.base import AllocationRef, MarkedJob, Snapshot
+from speedrun_operator.backends.base import AllocationRef, MarkedJob, PrepareJob, PrepareRef, Snapshot
 from speedrun_operator.backends.pods import gpus, manifest
 from speedrun_operator.backends.pods.observe import Pod, give_up, is_over, moment, observed, vanished
 from speedrun_operator.backends.pods.outcome import read_refusal
@@ -27,8 +27,19 @@ from speedrun_operator.clock import SYSTEM, Clock
 from speedrun_operator.facts import ClusterFacts
 from speedrun_operator.kube.client import ApiError, Conflict, NotFound, Unavailable
 from speedrun_operator.kube.pods import Pods
-from speedrun_operator.lifecycle.observation import Accepted, Busy, JobState, Observed, Outcome, Unknown
+from speedrun_operator.lifecycle.observation import (
+    Accepted,
+    Busy,
+    JobState,
+    Observed,
+    Outcome,
+    PrepareOutcome,
+    Ready,
+    Unknown,
+)
+from speedrun_operator.lifecycle.situation import Ask
 from speedrun_operator.planning import RunPlan
+from speedrun_operator.preparation.manifest import Manifest
 
 logger = logging.getLogger(__name__)
 AT_ONCE = 16
@@ -139,7 +150,11 @@ class PodsBackend:
 
     # -- looking
 
-    async def observe(self, refs: Sequence[AllocationRef]) -> Snapshot:
+    async def prepare(self, ask: Ask, plan: RunPlan) -> PrepareOutcome:
+        """Pods prepare by themselves, in their own containers."""
+        return Ready(Manifest())
+
+    async def observe(self, refs: Sequence[AllocationRef], preparing: Sequence[PrepareRef] = ()) -> Snapshot:
         if not refs:
             return Snapshot()
         await self._store.start()
@@ -265,8 +280,10 @@ class PodsBackend:
             for pod in live
         ]
 
-    async def cancel_jobs(self, jobs: Sequence[MarkedJob]) -> Unknown | None:
+    async def cancel_jobs(self, jobs: Sequence[MarkedJob | PrepareJob]) -> Unknown | None:
         for job in jobs:
+            if not isinstance(job, MarkedJob):
+                continue
             try:
                 await self._pods.delete(job.namespace, job.name, job.id)
             except (NotFound, Conflict):

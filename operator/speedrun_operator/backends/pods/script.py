@@ -10,9 +10,11 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import resources
 
 from speedrun_operator.api.names import Identity
 from speedrun_operator.planning import RunPlan
+from speedrun_operator.recipes import recipe as recipes
 from speedrun_operator.recipes.recipe import Stage, Step
 
 CACHE = "/cache"
@@ -101,7 +103,7 @@ def _preparations(plan: RunPlan) -> list[tuple[str, list[str]]]:
     elif plan.source:
         code = ["stage code checkout"]
     image = ["stage image probe"] if plan.container else []
-    steps = [(step.name, [_call(step)]) for step in plan.steps if step.stage is not Stage.TRAIN]
+    steps = [(step.name, [_call(step)]) for step in _steps(plan) if step.stage is not Stage.TRAIN]
     return [("image", image), ("code", code), *steps]
 
 
@@ -161,7 +163,25 @@ def _variables(plan: RunPlan) -> list[str]:
     lines = [f"export {name}={shlex.quote(value)}" for name, value in plan.environment]
     lines += [f"export SPEEDRUN_GPUS={plan.gpu_count}", f"export SPEEDRUN_CPUS={plan.cpus}"]
     lines += [f"export SPEEDRUN_CACHE={CACHE}/.cache/{shlex.quote(plan.recipe)}"]
+    if plan.data:
+        lines += [
+            f"export SPEEDRUN_DATA=$SPEEDRUN_CACHE/{shlex.quote(plan.data.path)}",
+            f"export SPEEDRUN_DATA_FILES={shlex.quote(' '.join(plan.data_files))}",
+        ]
     return lines
+
+
+def _steps(plan: RunPlan) -> list[Step]:
+    """The plan's steps, the download of its data before them. It has the programs that ship with recipes at hand."""
+    if plan.data is None:
+        return [*plan.steps]
+    folder = resources.files(recipes.__package__) / "programs"
+    lines = ['mkdir -p "$SPEEDRUN_DATA"', "export SPEEDRUN_STEPS=/tmp/steps", 'mkdir -p "$SPEEDRUN_STEPS"']
+    for each in sorted(folder.iterdir(), key=lambda each: each.name):
+        if each.name.endswith(".py") and each.name in plan.data.fetch:
+            text = shlex.quote(each.read_text(encoding="utf-8"))
+            lines.append(f'printf %s {text} >"$SPEEDRUN_STEPS/{each.name}"')
+    return [Step(name="data", stage=Stage.DATA, run="\n".join([*lines, plan.data.fetch])), *plan.steps]
 
 
 def _functions(plan: RunPlan, name: str) -> list[str]:
@@ -179,7 +199,7 @@ def _functions(plan: RunPlan, name: str) -> list[str]:
     if name == "image" and plan.container:
         probe = shlex.quote(plan.container.probe)
         return [f"probe() {{ bash -euo pipefail -c {probe} || return {MISSING_BUILD_STEPS}; }}"]
-    wanted = [step for step in plan.steps if (step.stage is Stage.TRAIN) == (name == TRAIN)]
+    wanted = [step for step in _steps(plan) if (step.stage is Stage.TRAIN) == (name == TRAIN)]
     return [
         f"{_function(step)}() {{ bash -euo pipefail -c {shlex.quote(step.run)}; }}"
         for step in wanted
@@ -192,7 +212,7 @@ def _checkout(plan: RunPlan) -> list[str]:
         "[ ! -d code ] || rm -rf code",
         'git clone --quiet -- "$repository" code && git -C code checkout --quiet --detach "$commit" || return',
     ]
-    for path in plan.cached_paths:
+    for path in [plan.data.path] if plan.data else []:
         quoted = shlex.quote(path)
         lines += [
             f'mkdir -p "$SPEEDRUN_CACHE"/{quoted} "$(dirname code/{quoted})" || return',

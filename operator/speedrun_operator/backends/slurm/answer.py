@@ -10,7 +10,17 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from speedrun_operator.backends.slurm.commands import Section
-from speedrun_operator.backends.slurm.queue import ACCOUNTING_OFF, Row, epoch, number, parse_sacct, parse_squeue
+from speedrun_operator.backends.slurm.queue import (
+    ACCOUNTING_OFF,
+    Row,
+    epoch,
+    number,
+    parse_sacct,
+    parse_squeue,
+    read_storage,
+)
+from speedrun_operator.preparation.manifest import Manifest, read_manifest
+from speedrun_operator.preparation.storage import Storage
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +49,8 @@ class Poll:
 
     `queue_known` False: squeue could not be asked, so nothing is known of any job. `accounting_known` False: sacct
     could not be asked, or there was nobody to ask about. Where accounting is off (`accounting_off`) there is nothing to
-    ask, and it is True. `owners` holds the job that the allocation belongs to, or `cancelled`.
+    ask, and it is True. `owners` holds the job that the allocation belongs to, or `cancelled`; `entries` what the cache
+    entries say that jobs of these names make.
     """
 
     now: datetime
@@ -51,9 +62,11 @@ class Poll:
     owners: Mapping[str, str]
     exits: Mapping[str, ExitMarker]
     logs: Mapping[str, LogPart]
+    entries: Mapping[str, Manifest] = field(default_factory=dict)
+    storage: Storage | None = None
 
 
-def read_poll(sections: Sequence[Section], prefix: str, names: Sequence[str]) -> Poll | None:
+def read_poll(sections: Sequence[Section], prefix: str | tuple[str, ...], names: Sequence[str]) -> Poll | None:
     """A poll's sections as a Poll; None when the answer is not whole."""
     if not sections or sections[-1].words != ("done",):
         return None
@@ -65,6 +78,8 @@ def read_poll(sections: Sequence[Section], prefix: str, names: Sequence[str]) ->
     owners: dict[str, str] = {}
     exits: dict[str, ExitMarker] = {}
     logs: dict[str, LogPart] = {}
+    entries: dict[str, Manifest] = {}
+    storage: Storage | None = None
     for section in sections:
         match section.words:
             case ("now", seconds):
@@ -83,6 +98,10 @@ def read_poll(sections: Sequence[Section], prefix: str, names: Sequence[str]) ->
             case ("exit", name, *fields):
                 if marker := _exit_marker(fields):
                     exits[name] = marker
+            case ("storage", *numbers):
+                storage = read_storage(numbers)
+            case ("entry", name):
+                entries[name] = read_manifest(section.body.decode(errors="replace"))
             case ("log", name, size, offset, *shrunk):
                 if part := _log_part(size, offset, section.body, bool(shrunk)):
                     logs[name] = part
@@ -91,7 +110,19 @@ def read_poll(sections: Sequence[Section], prefix: str, names: Sequence[str]) ->
     if now is None:
         return None
     known = bool(asked) and all(asked)
-    return Poll(now, queue_known, known, accounting_off, _by_name(rows), _by_name(accounted), owners, exits, logs)
+    return Poll(
+        now,
+        queue_known,
+        known,
+        accounting_off,
+        _by_name(rows),
+        _by_name(accounted),
+        owners,
+        exits,
+        logs,
+        entries,
+        storage,
+    )
 
 
 def _exit_marker(fields: Sequence[str]) -> ExitMarker | None:

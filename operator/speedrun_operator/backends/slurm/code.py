@@ -1,4 +1,4 @@
-"""The part of the batch script that brings the code into ./code. Pure."""
+"""The parts of batch scripts that bring code into ./code. Pure."""
 
 from __future__ import annotations
 
@@ -24,31 +24,13 @@ def variables(plan: RunPlan) -> list[str]:
     return [f"{name}={shlex.quote(value or '')}" for name, value in values.items()]
 
 
-def functions(plan: RunPlan) -> list[str]:
-    """The function that `stage_of` names, with what it needs."""
-    if plan.package:
-        return [f'unpack() {{ mkdir -p code && cp -R "$ledger/{PARCEL}/{CODE}/." code; }}']
-    if plan.source is None:
-        return []
-    return [
-        git.OWN_GIT,
-        f"skip=({shlex.join(plan.cached_paths)})",
-        git.CHECKOUT,
-        git.CHECK_OUT.replace("PATCH", f"{PARCEL}/{PATCH}"),
-        "checkout() {",
-        "  check_out || return",
-        *(f"  {line}" for path in plan.cached_paths for line in _cached(shlex.quote(path))),
-        "}",
-    ]
+def unpacking(plan: RunPlan) -> list[str]:
+    """The function that brings our own package's sources into ./code; none for other plans."""
+    return [f'unpack() {{ mkdir -p code && cp -R "$ledger/{PARCEL}/{CODE}/." code; }}'] if plan.package else []
 
 
-def stage_of(plan: RunPlan) -> str | None:
-    """The command of the stage `code`; None where the plan has no code of its own."""
-    return "unpack" if plan.package else "checkout" if plan.source else None
-
-
-def _cached(path: str) -> list[str]:
-    return [
-        f'mkdir -p "$SPEEDRUN_CACHE"/{path} "$(dirname code/{path})" || return',
-        f'rm -rf code/{path} && ln -s "$SPEEDRUN_CACHE"/{path} code/{path} || return',
-    ]
+def functions(plan: RunPlan) -> str:
+    """The function `check_out`, which brings the code of the plan's source into ./code."""
+    left_out = [plan.data.path] if plan.data else []
+    checks_out = git.CHECK_OUT.replace("PATCH", f"{PARCEL}/{PATCH}")
+    return "\n".join([git.OWN_GIT, f"skip=({shlex.join(left_out)})", git.CHECKOUT, checks_out])

@@ -12,9 +12,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
-from speedrun_operator.backends.slurm import refusals, remote
+from speedrun_operator.api.names import JOB_PREFIX
+from speedrun_operator.backends.slurm import cache_text, refusals, remote, storage_text
+from speedrun_operator.backends.slurm.parts import bash_path
+from speedrun_operator.backends.slurm.prepare import PREPARE_PREFIX, attempts
 from speedrun_operator.backends.slurm.queue import ACCOUNTING_OFF, MARKED_FORMAT, SACCT_FIELDS, SQUEUE_FORMAT
-from speedrun_operator.backends.slurm.script import LOG, PACKAGE, SCRIPT, bash_path
+from speedrun_operator.backends.slurm.script import LOG, PACKAGE, SCRIPT
+from speedrun_operator.preparation.manifest import MANIFEST
+from speedrun_operator.preparation.needs import Need
 
 CLAIM_SECONDS = 300  # a claim without a job stands for so long; sbatch itself retries for about 150 s
 BATCH_SECONDS = 60  # after so long a command begins no further submission
@@ -51,25 +56,73 @@ def submit(*, root: str, nonce: str, items: Sequence[Submission]) -> tuple[str, 
     )
     calls = []
     for number, each in enumerate(items):
-        since = f"{(each.since - SKEW).astimezone(UTC):%Y-%m-%dT%H:%M:%S}"
         package = str(packages.index(each.package)) if each.package else ""
-        words = shlex.join([str(number), each.path, each.name, since, package, *each.arguments])
+        words = shlex.join([str(number), each.path, each.name, _since(each.since), package, *each.arguments])
         calls.append(f"script={shlex.quote(each.script)}\nitem {words}\n")
     return "".join([_common(root, nonce), values, _SUBMIT, *calls, remote.SUBMITTED, "\n"]), b"".join(packages)
 
 
-def poll(*, root: str, prefix: str, nonce: str, log_bytes: int = LOG_BYTES, poll_bytes: int = POLL_BYTES) -> str:
-    """The command that asks about all allocations; the most bytes of one log, and of all. Its input: `poll_line`s."""
+def prepare(
+    *,
+    root: str,
+    nonce: str,
+    need: Need,
+    prefix: str,
+    after: int,
+    since: datetime,
+    arguments: Sequence[str],
+    script: str,
+    package: int = 0,
+) -> str:
+    """The command that looks a cache entry up, and its job, or submits one. Its standard input: `package` bytes.
+
+    `after`: attempts up to this number are known to have ended. `prefix`: of the jobs' names, the attempt follows.
+    """
+    values = (
+        f"kind={shlex.quote(need.kind)}\nkey={shlex.quote(need.key)}\nprefix={shlex.quote(prefix)}\nafter={after}\n"
+        f"attempts={shlex.quote(attempts(need.key))}\nneeded={need.bytes // 1024}\n"
+        f"packages=({package or ''})\n"
+    )
+    looks = [storage_text.ROOM, cache_text.fill(cache_text.WHOLE)]
+    look = "\n".join([*looks, cache_text.fill(remote.PREPARE, {"CACHE": cache_text.CACHE}), ""])
+    words = shlex.join(arguments)
+    index = "0" if package else "''"
+    call = f'item 0 "$attempts/try-$attempt" "$names" {_since(since)} {index} {words} --job-name="$names"\n'
+    submits = f"{_SUBMIT}script={shlex.quote(script)}\n{call}{remote.SUBMITTED}\n"
+    return _common(root, nonce) + values + look + submits
+
+
+def _since(moment: datetime) -> str:
+    return f"{(moment - SKEW).astimezone(UTC):%Y-%m-%dT%H:%M:%S}"
+
+
+def poll(
+    *,
+    root: str,
+    prefix: str,
+    nonce: str,
+    log_bytes: int = LOG_BYTES,
+    poll_bytes: int = POLL_BYTES,
+    storage: bool = False,
+) -> str:
+    """The command that asks about all allocations; the most bytes of one log, and of all. Its input: `poll_line`s.
+
+    `storage`: ask how full the storage is, too.
+    """
     words = {
         "SQUEUE_FORMAT": SQUEUE_FORMAT,
         "SACCT_FIELDS": SACCT_FIELDS,
         "SACCT_NAMES": str(SACCT_NAMES),
         "PREFIX": prefix,
+        "PREPARING": preparing(prefix),
+        "MANIFEST": MANIFEST,
         "LOG_BYTES": str(log_bytes),
         "POLL_BYTES": str(poll_bytes),
         "LOG": LOG,
+        "STORAGE": "storage" if storage else "",
     }
-    return _common(root, nonce) + _fill(remote.POLL, words)
+    room = f"{storage_text.ROOM}\n" if storage else ""
+    return _common(root, nonce) + room + _fill(remote.POLL, words)
 
 
 def cancel(*, root: str, prefix: str, nonce: str) -> str:
@@ -81,13 +134,19 @@ def cancel(*, root: str, prefix: str, nonce: str) -> str:
 
 def jobs(*, prefix: str, nonce: str) -> str:
     """The command that lists live jobs with this cluster's mark, with their comments."""
-    return f"{remote.CLEAN}\nnonce={nonce}\n" + _fill(remote.JOBS, {"PREFIX": prefix, "MARKED_FORMAT": MARKED_FORMAT})
+    return f"{remote.CLEAN}\nnonce={nonce}\n" + _fill(
+        remote.JOBS, {"PREFIX": prefix, "PREPARING": preparing(prefix), "MARKED_FORMAT": MARKED_FORMAT}
+    )
 
 
-def cancel_jobs(jobs: Sequence[tuple[str, str]], *, nonce: str) -> str:
-    """The command that ends jobs by id and name: an id alone may be another job's by now."""
+def cancel_jobs(jobs: Sequence[tuple[str, str]], *, root: str, ledgers: Sequence[str], nonce: str) -> str:
+    """The command that ends jobs by id and name: an id alone may be another job's by now.
+
+    `ledgers`, below the root: those of jobs that never start have an archive, which may hold secrets, to be removed.
+    """
     lines = [f"ask scancel --name={shlex.quote(name)} {shlex.quote(job_id)}" for job_id, name in jobs]
-    return "\n".join([remote.CLEAN, f"nonce={nonce}", *lines, ""])
+    lines += [f'rm -f "$root"/{shlex.quote(each)}/{PACKAGE}' for each in ledgers]
+    return "\n".join([_common(root, nonce), *lines, ""])
 
 
 def share(logs: int) -> int:
@@ -95,8 +154,14 @@ def share(logs: int) -> int:
     return max(LOG_BYTES, min(MOST_LOG_BYTES, POLL_BYTES // max(1, logs)))
 
 
-def poll_line(name: str, path: str, offset: int, since: datetime) -> str:
-    return f"{name}\t{path}\t{offset}\t{int((since - SKEW).timestamp())}\n"
+def preparing(prefix: str) -> str:
+    """The prefix of the jobs that prepare, from that of allocations."""
+    return prefix.replace(JOB_PREFIX, PREPARE_PREFIX, 1)
+
+
+def poll_line(name: str, path: str, offset: int, since: datetime, entry: str = "") -> str:
+    """`entry`: the cache entry that the job makes, below the root."""
+    return f"{name}\t{path}\t{offset}\t{int((since - SKEW).timestamp())}\t{entry}\n"
 
 
 def cancel_line(name: str, path: str) -> str:

@@ -13,8 +13,8 @@ from datetime import UTC, datetime
 from speedrun_operator.backends.slurm import remote
 from speedrun_operator.backends.slurm.commands import Section
 from speedrun_operator.backends.slurm.hardware import NODES
+from speedrun_operator.backends.slurm.parts import bash_path
 from speedrun_operator.backends.slurm.queue import epoch
-from speedrun_operator.backends.slurm.script import bash_path
 from speedrun_operator.facts import ClusterFacts, Gpus, Nodes, Partition
 
 SINFO_FORMAT = "%P|%a|%l|%D|%t|%G|%f"

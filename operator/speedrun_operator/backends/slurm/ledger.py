@@ -96,6 +96,8 @@ def absorb(memory: Memory, poll: Poll, name: str, monotonic: float) -> tuple[Mem
     seen = replace(seen, log_complete=settled and not memory.behind)
     if memory.reading.progress.at_limit and seen.reason != Reason.COMPLETED.value:
         seen = replace(seen, reason=Reason.TIME_LIMIT.value, message=SAY_TIME_LIMIT)
+    if (missed := memory.reading.progress.missing) is not None:
+        seen = replace(seen, reason=Reason.CACHE_MISSING.value, message=f"the job missed a cache entry: {missed}")
     return memory, seen
 
 

@@ -5,11 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from speedrun_operator.api.phases import Reason
-from speedrun_operator.backends.slurm.commands import CLAIM_SECONDS
+from speedrun_operator.backends.slurm.commands import CLAIM_SECONDS, Section
 from speedrun_operator.backends.slurm.queue import epoch, number
-from speedrun_operator.lifecycle.observation import Accepted, Busy, Outcome, Rejected, Unknown
+from speedrun_operator.lifecycle.observation import (
+    Accepted,
+    Busy,
+    Outcome,
+    PrepareOutcome,
+    Ready,
+    Rejected,
+    Underway,
+    Unknown,
+)
+from speedrun_operator.preparation.manifest import read_manifest
+from speedrun_operator.preparation.storage import gib
 
 TEXT_LIMIT = 500
+BUSY = Busy("SlurmBusy", "Slurm could not take another job; this one is submitted a little later")
 
 
 def read_outcome(words: Sequence[str], stderr: str) -> Outcome | None:
@@ -44,6 +56,41 @@ def read_outcome(words: Sequence[str], stderr: str) -> Outcome | None:
             return Unknown("SubmissionUnknown", f"sbatch did not say whether it took the job: {last_lines(stderr)}")
         case _:
             return Unknown("AnswerIncomplete", "the submission's answer was not whole; it is looked up")
+
+
+def read_preparation(sections: Sequence[Section], stderr: str) -> PrepareOutcome:
+    """`sections`: the answer's, empty where there was none."""
+    attempt: int | None = None
+    broken: str | None = None
+    outcome: PrepareOutcome | Accepted = Unknown("AnswerIncomplete", "the answer was not whole; it is asked again")
+    for section in sections:
+        match section.words:
+            case ("ready",):
+                return Ready(read_manifest(section.body.decode(errors="replace")))
+            case ("broken", *why):
+                broken = " ".join(why)
+            case ("full", free, needed, size):
+                return _full(free, needed, size)
+            case ("attempt", text):
+                attempt = number(text)
+            case ("item", "0", *words):
+                text = section.body.decode(errors="replace").strip() or stderr
+                outcome = read_outcome(words, text) or BUSY
+    if not isinstance(outcome, Accepted):
+        return outcome
+    if attempt is None:
+        return Unknown("AnswerIncomplete", "the answer was not whole; it is asked again")
+    return Underway(attempt, outcome.job_id, outcome.submitted, broken)
+
+
+def _full(free: str, needed: str, size: str) -> Busy:
+    """Sizes in KiB."""
+    free_, needed_, size_ = (gib((number(each) or 0) * 1024) for each in (free, needed, size))
+    message = (
+        f"{free_} of {size_} are free below slurm.root, and {needed_} may be needed: "
+        "`speedrun-operator cache prune` makes room"
+    )
+    return Busy(Reason.STORAGE_FULL.value, message)
 
 
 def last_lines(text: str) -> str:

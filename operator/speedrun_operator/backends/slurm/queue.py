@@ -8,13 +8,14 @@ are those of squeue and sacct (https://slurm.schedmd.com/job_state_codes.html), 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from speedrun_operator.api.phases import Reason
-from speedrun_operator.backends.base import MarkedJob
+from speedrun_operator.backends.base import MarkedJob, PrepareJob
 from speedrun_operator.lifecycle.observation import JobState
+from speedrun_operator.preparation.storage import Storage
 
 SQUEUE_FORMAT = "%i|%T|%V|%S|%e|%N|%j|%r"
 MARKED_FORMAT = "%i|%j|%k"
@@ -123,7 +124,18 @@ def epoch(text: str) -> datetime | None:
     return datetime.fromtimestamp(int(text), UTC) if re.fullmatch(r"[1-9][0-9]{0,10}", text) else None
 
 
-def parse_squeue(text: str, prefix: str) -> list[Row]:
+def read_storage(words: Sequence[str]) -> Storage | None:
+    """`SIZE USED FREE` in KiB."""
+    numbers = [number(word) for word in words]
+    if len(numbers) != 3:
+        return None
+    size, used, free = numbers
+    if size is None or used is None or free is None:
+        return None
+    return Storage(size * 1024, used * 1024, free * 1024)
+
+
+def parse_squeue(text: str, prefix: str | tuple[str, ...]) -> list[Row]:
     """Rows of SQUEUE_FORMAT whose job name begins with `prefix`; anything else on stdout is left out."""
     rows = []
     for line in text.split("\n"):
@@ -169,6 +181,20 @@ def _row(
         cancelled_by=by[1] if by else None,
     )
     return [row]
+
+
+def parse_preparing(text: str, prefix: str) -> list[PrepareJob]:
+    """Rows of MARKED_FORMAT whose name begins with `prefix`, that of the jobs that prepare."""
+    found = []
+    for line in text.split("\n"):
+        fields = line.split("|", 2)
+        if len(fields) != 3 or number(fields[0]) is None:
+            continue
+        name = re.fullmatch(rf"{re.escape(prefix)}([0-9a-f]{{16}})-[0-9]+", fields[1])
+        comment = re.fullmatch(r"speedrun-prepare ([a-z0-9-]+)", fields[2])
+        if name and comment:
+            found.append(PrepareJob(name=fields[1], id=fields[0], key=name[1], scope=comment[1]))
+    return found
 
 
 def parse_marked(text: str, prefix: str) -> list[MarkedJob]:

@@ -130,22 +130,63 @@ SUBMITTED = r"""
 say "done"
 """.strip()
 
+# It goes before SUBMIT, which then looks up or submits the attempt that was chosen here.
+PREPARE = r"""
+entry=$root/CACHE/$kind/$key
+told() { printf '\n@%s %s\n' "$nonce" "$*"; }
+over() { # over N: whether the job of that attempt has certainly ended
+  local rows
+  [ ! -e "$root/$attempts/try-$1/exit" ] || return 0
+  [ -s "$root/$attempts/try-$1/jobid" ] || [ -s "$root/$attempts/try-$1/owner" ] || return 1
+  rows=$(ask squeue -h --me -n "$prefix$1" -o %i) || { told item 0 unasked; exit 0; }
+  [ -z "$rows" ]
+}
+if whole "$entry"; then
+  touch -c "$entry/MANIFEST"
+  told ready
+  cat "$entry/MANIFEST"
+  exit 0
+fi
+last=-1
+for each in "$root/$attempts"/try-*; do
+  [ ! -d "$each" ] || [ "${each##*-}" -le "$last" ] || last=${each##*-}
+done
+if [ "$last" -gt "$after" ] && ! over "$last"; then
+  attempt=$last
+else
+  attempt=$((last + 1))
+  if [ -e "$entry" ]; then
+    told broken "$why"
+    set_aside "$entry" "$nonce"
+  fi
+fi
+read -r size _ free < <(room)
+if [ "$attempt" != "$last" ] && [ -n "${free-}" ] && [ "$free" -lt "$needed" ]; then
+  told full "$free" "$needed" "$size"
+  exit 0
+fi
+told attempt "$attempt"
+names=$prefix$attempt dirs=("$root/$attempts/try-$attempt")
+""".strip()
+
 POLL = r"""
 say() { printf '\n@%s %s\n' "$nonce" "$*"; }
 mapfile -t asked
 say now "$(date +%s)"
+[ -z 'STORAGE' ] || say storage "$(room)"
 rows=$(ask squeue -h --me -t all -o 'SQUEUE_FORMAT')
 code=$?
 say squeue "$code"
 declare -A jobs=() size=()
 while IFS='|' read -r id _ _ _ _ _ job _; do
-  case $job in PREFIX*) jobs[$job]+=" $id " ;; esac
+  case $job in PREFIX* | PREPARING*) jobs[$job]+=" $id " ;; esac
 done < <(printf '%s\n' "$rows")
-printf '%s\n' "$rows" | grep -F '|PREFIX'
+printf '%s\n' "$rows" | grep -F -e '|PREFIX' -e '|PREPARING'
 names=() paths=() offsets=() since=()
 for line in "${asked[@]}"; do
-  IFS=$'\t' read -r name path offset from <<<"$line"
+  IFS=$'\t' read -r name path offset from entry <<<"$line"
   names+=("$name") paths+=("$root/$path") offsets+=("$offset") since+=("$from")
+  if [ -n "$entry" ] && [ -s "$root/$entry/MANIFEST" ]; then say entry "$name"; cat "$root/$entry/MANIFEST"; fi
 done
 while read -r bytes file; do size[$file]=$bytes; done \
   < <(for path in "${paths[@]}"; do printf '%s\0' "$path/LOG" "$path/exit" "$path/owner"; done |
@@ -221,6 +262,6 @@ say "done"
 JOBS = r"""
 rows=$(ask squeue -h --me -o 'MARKED_FORMAT')
 printf '\n@%s squeue %s\n' "$nonce" "$?"
-grep -F '|PREFIX' <<<"$rows"
+grep -F -e '|PREFIX' -e '|PREPARING' <<<"$rows"
 printf '\n@%s done\n' "$nonce"
 """.strip()

@@ -7,117 +7,36 @@ that each is a plain bash program in the ledger.
 
 from __future__ import annotations
 
-import hashlib
 import shlex
 
 from speedrun_operator import __version__
 from speedrun_operator.api.names import Identity
-from speedrun_operator.backends.slurm import code
+from speedrun_operator.api.spec import Prepare
+from speedrun_operator.backends.slurm import code, events_text, job_text, parts
+from speedrun_operator.backends.slurm.cache_text import fill
 from speedrun_operator.backends.slurm.hardware import look
-from speedrun_operator.backends.slurm.image import pyxis_reference
 from speedrun_operator.backends.slurm.parcel import OPEN, PARCEL, SECRETS
+from speedrun_operator.backends.slurm.parts import TASK_CPUS, bash_path
 from speedrun_operator.planning import RunPlan
-from speedrun_operator.recipes.recipe import Container, Step
+from speedrun_operator.preparation.needs import Kind, kinds
+from speedrun_operator.recipes.recipe import Step
 
 LOG = "log"
 SCRIPT = "script.sh"
 PACKAGE = "package.tar.gz"
-CACHE = ".cache"
 STOP = "stop"
 LIMIT_SIGNAL = "USR1"
+MISSING = ".missing"
 SIGNAL_SECONDS = 60  # before the time limit; Slurm may send it up to a minute earlier still
 SIGNAL_FROM_MINUTES = 5
 
-_HEAD = r"""
-set -u
-umask 077
-export LC_ALL=C PYTHONUNBUFFERED=1
-mark() { printf '\nSPEEDRUN %s time=%s\n' "$*" "$(date +%s.%3N)"; }
-
-# Two jobs of one allocation can exist after an unknown submission. The first to start owns it; the other ends here.
-printf '%s\n' "$SLURM_JOB_ID" >"$ledger/.owner.$SLURM_JOB_ID" &&
-  ln "$ledger/.owner.$SLURM_JOB_ID" "$ledger/owner" 2>/dev/null
-owner=$(cat "$ledger/owner" 2>/dev/null)
-if [ "$owner" != "$SLURM_JOB_ID" ]; then
-  [ -n "$owner" ] || { echo "speedrun: cannot write to $ledger on $(hostname)" >&2; exit 74; }
-  echo "speedrun: job $SLURM_JOB_ID ends at once: the owner of this allocation is $owner" >&2
-  exit 0
-fi
-rm -f "$ledger/exit" # of an earlier start of this job, before it was requeued
-
-signal=
-finish() {
-  code=$?
-  trap - EXIT
-  rm -rf "$ledger/.enroot"
-  mark "job end exit=$code"
-  printf 'job=%s exit=%s time=%s%s\n' "$SLURM_JOB_ID" "$code" "$(date +%s)" "${signal:+ signal=$signal}" \
-    >"$ledger/.exit.$SLURM_JOB_ID" &&
-    mv -f "$ledger/.exit.$SLURM_JOB_ID" "$ledger/exit"
-  exit "$code"
-}
-trap finish EXIT
-child=
-ended_by() { # ended_by SIGNAL CODE: the run gets SIGTERM as a whole, then the job ends
-  trap '' TERM INT USR1
-  signal=$1
-  [ -z "$child" ] || { kill -TERM -- "-$child" 2>/dev/null; wait "$child"; }
-  exit "$2"
-}
-trap 'ended_by TERM 143' TERM
-trap 'ended_by INT 130' INT
-trap 'mark "job limit"; ended_by USR1 140' USR1
-mark "attempt job=$SLURM_JOB_ID node=$(hostname)"
-""".strip()
-
-_STAGE = r"""
-stage() { # stage NAME COMMAND...: runs it, marks begin and end, ends the run if it fails
-  local name=$1 code
-  shift
-  mark "run=$SPEEDRUN_RUN stage=$name begin"
-  "$@"
-  code=$?
-  mark "run=$SPEEDRUN_RUN stage=$name end exit=$code"
-  [ "$code" = 0 ] || exit "$code"
-}
-plain() { bash -euo pipefail "$ledger/steps/$1.sh"; }
-""".strip()
-
-_CONTAINER = r"""
-contained() {
-  srun --container-image="$image" --container-workdir="$SPEEDRUN_CODE" --container-mounts="$root:$root" \
-    --ntasks=1 SRUN_RESOURCES \
-    bash -euo pipefail "$ledger/steps/$1.sh"
-}
-build_image() { # beside its place, probed, then moved in: Pyxis saves a half-built container after a failed step, too
-  [ ! -f "$image" ] || return 0
-  mkdir -p "$(dirname "$image")"
-  local part=$image.part.$SLURM_JOB_ID from=$base_image
-  if [ -n "$registry_user" ]; then # enroot looks for credentials only where the reference names their user
-    from=docker://$registry_user@${base_image#docker://}
-    local -x ENROOT_CONFIG_PATH=$ledger/.enroot
-    mkdir -p "$ENROOT_CONFIG_PATH" && printf %s "$registry_netrc" >"$ENROOT_CONFIG_PATH/.credentials" || return
-  fi
-  srun --container-image="$from" --container-save="$part" --container-mounts="$root:$root" --ntasks=1 \
-    SRUN_RESOURCES bash -euo pipefail "$ledger/steps/image.sh" &&
-    srun --container-image="$part" --container-mounts="$root:$root" --ntasks=1 SRUN_RESOURCES \
-      bash -euo pipefail "$ledger/steps/image-probe.sh" &&
-    mv -n "$part" "$image"
-  local code=$?
-  rm -f "$part"
-  rm -rf "$ledger/.enroot"
-  [ "$code" = 0 ] && [ -f "$image" ]
+# Entries are shared: a run reads them, and writes only what is its own.
+_OWN_COPY = r"""
+own_copy() { # own_copy FROM TO: a tree of its own, in which only large files are links to the entry's
+  mkdir -p "$2" && cp -as "$1/." "$2" &&
+    (cd "$1" && find . -type f -size -64k -print0 | xargs -0r cp -p --parents --remove-destination -t "$2" --)
 }
 """.strip()
-
-
-def bash_path(root: str, *rest: str) -> str:
-    """A path as a bash word; a leading `~/` becomes the home directory of whoever runs it."""
-    tail = "/".join(rest)
-    path = f"{root.rstrip('/')}/{tail}" if tail else root.rstrip("/")
-    if path == "~":
-        return '"$HOME"'
-    return f'"$HOME"/{shlex.quote(path[2:])}' if path.startswith("~/") else shlex.quote(path)
 
 
 def sbatch_arguments(plan: RunPlan, identity: Identity, name: str) -> list[str]:
@@ -154,12 +73,6 @@ def sbatch_arguments(plan: RunPlan, identity: Identity, name: str) -> list[str]:
     return arguments + [f"--{option}={value}" for option, value in named.items() if value]
 
 
-def image_key(container: Container, code: str | None) -> str:
-    """Names a built image by what goes into it; `code` names the code (Source.key)."""
-    content = "\0".join((container.base_image, container.build, code or ""))
-    return hashlib.sha256(content.encode()).hexdigest()[:16]
-
-
 def render(plan: RunPlan, identity: Identity, allocation: int, root: str, python: str) -> str:
     """The batch script of one allocation under `root` on the shared file system.
 
@@ -168,35 +81,50 @@ def render(plan: RunPlan, identity: Identity, allocation: int, root: str, python
     if not plan.runs:
         raise ValueError("the plan has no runs")
     ledger = identity.ledger(root, allocation)
-    parts = [
+    inline = plan.slurm.prepare is Prepare.INLINE
+    wanted = kinds(plan)
+    gres = f"--gres=gpu:{plan.gpu_count} " if plan.gpu_count else ""
+    files = {f"{step.name}.sh": step.run for step in plan.steps}
+    if plan.downloads and plan.downloads.proof:
+        files["prove-downloads.sh"] = plan.downloads.proof
+    files |= parts.cache_files(plan, wanted) if inline else {}
+    files |= parts.programs() if plan.downloads or plan.data else {}
+    script = [
         "#!/bin/bash",
         f"# Speedrun {identity}, allocation {allocation}: recipe {plan.recipe}. By speedrun-operator {__version__}.",
         f"root={bash_path(root)}",
         f"ledger={bash_path(ledger)}",
-        _HEAD,
+        "mounts=$root:$root",
+        job_text.HEAD,
         *look(plan),
         "",
         OPEN.replace("PACKAGE", PACKAGE),
         *_secrets_needed(plan),
+        _hardware(plan),
+        "",
         *_variables(plan, python),
         "",
-        'mkdir -p "$ledger/steps"',
-        *_step_files(plan),
+        *parts.step_files(files),
         "",
-        _STAGE,
+        job_text.STAGE,
     ]
     if plan.container:
-        resources = '--cpus-per-task="$SLURM_CPUS_ON_NODE"'
-        if plan.gpu_count:
-            resources = f"--gres=gpu:{plan.gpu_count} {resources}"
-        image = bash_path(root, CACHE, "images", f"{image_key(plan.container, plan.code_key)}.sqsh")
-        parts += [
-            "",
-            f"image={image}",
-            f"base_image={shlex.quote(pyxis_reference(plan.container.base_image))}",
-            _CONTAINER.replace("SRUN_RESOURCES", resources),
-        ]
-    return "\n".join([*parts, "", *_runs(plan)]) + "\n"
+        script += ["", job_text.CONTAINED.replace("SRUN_RESOURCES", gres + TASK_CPUS)]
+    if wanted:
+        script += ["", *parts.cache_variables(plan)]
+        script += parts.cache_functions(plan, wanted, make=inline, resources_=gres + TASK_CPUS)
+        script += _cache_stages(plan, "provide" if inline else "require")
+    if plan.compile_cache and plan.container:
+        script.append(fill(events_text.COMPILED, {"MOST_COMPILED_MIB": str(events_text.MOST_COMPILED_MIB)}))
+    return "\n".join([*script, "", *_runs(plan, wanted)]) + "\n"
+
+
+def _hardware(plan: RunPlan) -> str:
+    if not plan.gpu_count:
+        return events_text.NO_GPUS
+    words = {"WORLD_SIZE": str(plan.gpu_count), "PERIOD": str(plan.telemetry_seconds)}
+    begin = "cards\nsample_gpus" if plan.telemetry_seconds else "cards"
+    return f"{fill(events_text.HARDWARE, words)}\n{begin}"
 
 
 def _secrets_needed(plan: RunPlan) -> list[str]:
@@ -210,32 +138,62 @@ def _variables(plan: RunPlan, python: str) -> list[str]:
     lines = [f"export {name}={shlex.quote(value)}" for name, value in plan.environment]
     lines += [f"export SPEEDRUN_GPUS={plan.gpu_count}", f"export SPEEDRUN_CPUS={plan.cpus}"]
     lines += [f"export SPEEDRUN_PYTHON={bash_path(python)}"]
-    lines += [f'export SPEEDRUN_CACHE="$root"/{CACHE}/{plan.recipe}']
-    lines += code.variables(plan)
     return lines
 
 
-def _step_files(plan: RunPlan) -> list[str]:
-    files = [(step.name, step.run) for step in plan.steps]
+def _cache_stages(plan: RunPlan, have: str) -> list[str]:
+    """A function for each kind of entry: it is there, and the run uses it. `have` is what makes sure of it."""
+    tree = '"$cache/code/$code_key/tree"'
+    lines = [f'code_stage() {{ {have} code "$code_key" && rm -rf code && cp -a {tree} code; }}']
     if plan.container:
-        files = [("image", plan.container.build), ("image-probe", plan.container.probe), *files]
-    lines: list[str] = []
-    for name, text in files:
-        lines += [f"cat >\"$ledger/steps/{name}.sh\" <<'SPEEDRUN_STEP'", text.rstrip("\n"), "SPEEDRUN_STEP"]
+        lines += [
+            "image_stage() {",
+            f'  [ -n "$image_key" ] || image_key={parts.key_of_image(plan)}',
+            f'  {have} image "$image_key" && image=$cache/image/$image_key/image.sqsh',
+            "}",
+        ]
+    if plan.data:
+        path = shlex.quote(plan.data.path)
+        lines += [
+            "data_stage() {",
+            f'  {have} data "$data_key" || return',
+            "  export SPEEDRUN_DATA=$cache/data/$data_key/files",
+            f'  mkdir -p "$(dirname {path})" && rm -rf {path} && ln -s "$SPEEDRUN_DATA" {path}',
+            "}",
+        ]
+    if plan.downloads:
+        own = '"$ledger/run-$SPEEDRUN_RUN/downloads"'
+        exports = [f"{name}={own}/{shlex.quote(value)}" for name, value in sorted(plan.downloads.environment.items())]
+        lines += [
+            _OWN_COPY,
+            "downloads_stage() {",
+            f'  [ -n "$downloads_key" ] || downloads_key={parts.key_of_downloads(plan)}',
+            f'  {have} downloads "$downloads_key" && own_copy "$cache/downloads/$downloads_key/files" {own} || return',
+            f"  export {' '.join(exports)}",
+            "  export SPEEDRUN_MENTIONS=$cache/code/$code_key/mentions",
+            "}",
+        ]
     return lines
 
 
-def _runs(plan: RunPlan) -> list[str]:
+def _runs(plan: RunPlan, wanted: tuple[Kind, ...]) -> list[str]:
     body = ['mkdir -p "$ledger/run-$SPEEDRUN_RUN" && cd "$ledger/run-$SPEEDRUN_RUN" || exit 74']
     body.append("export SPEEDRUN_CODE=$PWD/code")
-    if bring := code.stage_of(plan):
-        body.append(f"stage code {bring}")
+    if plan.package:
+        body.append("stage code unpack")
+    if Kind.CODE in wanted:
+        body.append("stage code code_stage")
     body.append("[ ! -d code ] || cd code || exit 74")
-    if plan.container:
-        body.append("stage image build_image")
+    body += [f"stage {kind} {kind}_stage" for kind in wanted if kind is not Kind.CODE]
+    if plan.downloads and plan.downloads.proof:
+        body.append(f"stage proof {'contained' if plan.downloads.container else 'plain'} prove-downloads")
+    if plan.compile_cache and plan.container:
+        body.append("compile_begin")
     body += [_call(step) for step in plan.steps]
+    if plan.compile_cache and plan.container:
+        body.append("compile_end")
     return [
-        *code.functions(plan),
+        *code.unpacking(plan),
         *_run_variables(plan),
         "set -m # a run is a process group of its own, so that a signal reaches all of it",
         "failed=0",
@@ -243,20 +201,25 @@ def _runs(plan: RunPlan) -> list[str]:
         'for SPEEDRUN_RUN in "${runs[@]}"; do',
         f'  [ ! -e "$ledger/{STOP}" ] || {{ mark "job stopped"; break; }}',
         '  mark "run=$SPEEDRUN_RUN begin"',
+        "  from=$(samples)",
         "  (",
         "    set +m",
         "    trap - EXIT INT USR1",
         "    trap : TERM # whatever runs gets it and ends by itself; its stage is then marked as ended",
         "    export SPEEDRUN_RUN",
         '    "variables_$SPEEDRUN_RUN"',
+        '    event run_begin arm "$SPEEDRUN_ARM" parameters "${!PARAM_@}" exports "$(compgen -e | tr "\\n" " ")"',
         *(f"    {line}" for line in body),
         "  ) &",
         "  child=$!",
         '  wait "$child"',
         "  code=$?",
         "  child=",
+        '  gpu_summary "$from"',
+        '  event run_end exit "$code"',
         '  mark "run=$SPEEDRUN_RUN end exit=$code"',
         '  [ "$code" = 0 ] || failed=$code',
+        f'  [ ! -e "$ledger/{MISSING}" ] || break # the runs that follow would miss it, too',
         "done",
         'exit "$failed"',
     ]

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from speedrun_operator.api.phases import Reason
 from speedrun_operator.backends.slurm.commands import sections
-from speedrun_operator.backends.slurm.script import bash_path
+from speedrun_operator.backends.slurm.parts import bash_path
 from speedrun_operator.login import Login
 from speedrun_operator.login.errors import LoginError
 from speedrun_operator.recipes.recipe import Recipe
