@@ -106,7 +106,7 @@ def test_a_token_runs_out_in_the_middle_of_a_run(
     first = outside.token_file.read_text().strip()
     operator = make_operator()
     operator.start(*FLAGS)
-    runs.apply(slow("one", 20))
+    runs.apply(slow("one", 8))
     runs.wait_phase("one", "Training")
     outside.sign_in(seconds=6)
     outside.platform.revoke(first)
@@ -135,7 +135,7 @@ def test_a_kubeconfig_is_rotated_in_the_middle_of_a_run(
     """The API server refuses the old client certificate; writes go on, and watches, without a restart."""
     operator = make_operator()
     operator.start(*FLAGS)
-    runs.apply(slow("one", 12))
+    runs.apply(slow("one", 8))
     runs.wait_phase("one", "Training")
     pid = operator.pid
     outside.rotate()
@@ -148,14 +148,14 @@ def test_a_kubeconfig_is_rotated_in_the_middle_of_a_run(
     assert len(outside.platform.asked("/kubeconfig")) == 2, "one refusal, one fetch"
 
 
-@pytest.mark.parametrize("seconds", [8, pytest.param(60, marks=pytest.mark.full)])
+@pytest.mark.parametrize("seconds", [4, pytest.param(60, marks=pytest.mark.full)])
 def test_the_api_is_away_for_a_while(
     seconds: int, make_operator: MakeOperator, outside: Outside, runs: Speedruns
 ) -> None:
     """What runs goes on, what comes is submitted; nobody hammers at the API."""
     operator = make_operator()
     operator.start(*FLAGS)
-    runs.apply(slow("one", seconds + 5))
+    runs.apply(slow("one", seconds + 3))
     runs.wait_phase("one", "Training")
     before = len(outside.platform.seen)
     outside.platform.fail(503, seconds)
@@ -175,7 +175,7 @@ def test_a_cluster_ends_while_a_run_is_in_flight(
     """It is said so; nothing is called ended that nobody saw end, and nobody is asked over and over."""
     operator = make_operator()
     operator.start(*FLAGS)
-    runs.apply(slow("one", 10))
+    runs.apply(slow("one", 6))
     runs.wait_phase("one", "Training")
     outside.platform.state.lifecycle = "ended"
     status = runs.wait("one", "told", lambda status: status.get("reason") == "ClusterEnded")
