@@ -84,7 +84,9 @@ def test_only_a_recipe_is_needed_and_defaults_appear(installed: Kubectl, lab: st
         "parallelism": 1,
         "backoffLimit": 2,
         "suspend": False,
-        "slurm": {**nothing, "nice": 0},
+        "slurm": {**nothing, "nice": 0, "prepare": "Separate"},
+        "pods": {"cacheVolumeClaim": "", "image": "", "queueName": "", "schedulerName": "", "sharedMemory": "16Gi"},
+        "telemetry": {"periodSeconds": 10},
     }
 
 
@@ -181,7 +183,7 @@ def test_hostile_text_is_refused_by_the_server(path: str, installed: Kubectl, la
     [
         pytest.param({"recipe": None}, "spec.recipe: Required value", id="no recipe"),
         pytest.param({"recipe": {}}, "spec.recipe.name: Required value", id="no name"),
-        pytest.param({"backend": "Pods"}, 'spec.backend: Unsupported value: "Pods"', id="a backend to come"),
+        pytest.param({"backend": "Bare"}, 'spec.backend: Unsupported value: "Bare"', id="no such backend"),
         pytest.param({"target": 0}, "spec.target: Invalid value", id="target 0"),
         pytest.param({"target": 1001}, "spec.target: Invalid value", id="target 1001"),
         pytest.param({"target": "3.28"}, "spec.target: Invalid value", id="a target in quotes"),
