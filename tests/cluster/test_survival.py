@@ -7,12 +7,13 @@ steps would leave.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
 from cluster.speedruns import Speedruns, condition, quick, slow
 from cluster.test_main_job import health, job_names, jobs_ever
+from cluster.waiting import until
 from testbed.facts import Facts
 from testbed.kubectl import Kubectl
 from testbed.kubernetes import Kubernetes
@@ -48,13 +49,6 @@ def slurm(place: Place) -> Iterator[Slurm]:
 @pytest.fixture
 def runs(kubectl: Kubectl, namespace: str) -> Speedruns:
     return Speedruns(kubectl, namespace)
-
-
-def until(what: str, holds: Callable[[], bool], timeout: float = 30) -> None:
-    deadline = time.monotonic() + timeout
-    while not holds():
-        assert time.monotonic() < deadline, f"{what}: not within {timeout:g} s"
-        time.sleep(0.1)
 
 
 def connected(operator: Operator) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
@@ -11,6 +11,7 @@ import pytest
 
 from cluster.speedruns import Speedruns, condition, finished, quick, slow, speedrun
 from cluster.test_main_job import job_names, jobs_ever
+from cluster.waiting import until
 from testbed.facts import Facts
 from testbed.kubectl import Kubectl, KubectlFailed
 from testbed.operator import Operator
@@ -35,13 +36,6 @@ def runs(operator: Operator, kubectl: Kubectl, namespace: str) -> Speedruns:
 @pytest.fixture
 def slurm(place: Place) -> Slurm:
     return Slurm(place)
-
-
-def until(what: str, holds: Callable[[], bool], timeout: float = 30) -> None:
-    deadline = time.monotonic() + timeout
-    while not holds():
-        assert time.monotonic() < deadline, f"{what}: not within {timeout:g} s"
-        time.sleep(0.1)
 
 
 def change(runs: Speedruns, name: str, spec: str) -> None:

@@ -13,8 +13,9 @@ import pytest
 from cluster.faults.conftest import MakeOperator
 from cluster.faults.slurm_nodes import FIRST, SECOND, on
 from cluster.faults.story import Story
-from cluster.faults.world import OTHER, USER, World, until
+from cluster.faults.world import OTHER, USER, World
 from cluster.speedruns import Speedruns, condition, quick, slow
+from cluster.waiting import until
 from testbed.facts import Facts
 from testbed.kubectl import Kubectl
 from testbed.login import Login

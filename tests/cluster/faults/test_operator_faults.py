@@ -12,8 +12,9 @@ import pytest
 from cluster.faults.conftest import MakeOperator
 from cluster.faults.slurm_nodes import FIRST, declare_dead, on
 from cluster.faults.story import Story
-from cluster.faults.world import World, stays, until
+from cluster.faults.world import World, stays
 from cluster.speedruns import Speedruns, condition, quick, slow
+from cluster.waiting import until
 
 Follow = Callable[[str], Story]
 FAKETIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1")

@@ -10,8 +10,9 @@ import pytest
 
 from cluster.faults.slurm_nodes import FIRST, drained, on
 from cluster.faults.story import Story
-from cluster.faults.world import World, until
+from cluster.faults.world import World
 from cluster.speedruns import Speedruns, condition, quick, slow
+from cluster.waiting import until
 from testbed.facts import Facts
 from testbed.login import Login
 from testbed.operator import Operator

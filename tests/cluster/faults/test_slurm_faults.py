@@ -18,8 +18,9 @@ import pytest
 
 from cluster.faults.slurm_nodes import FIRST, SECOND, declare_dead, drained, on
 from cluster.faults.story import Story
-from cluster.faults.world import World, until
+from cluster.faults.world import World
 from cluster.speedruns import Speedruns, condition, quick, slow, speedrun
+from cluster.waiting import until
 from testbed.facts import Facts
 from testbed.kubectl import Kubectl
 from testbed.operator import Operator

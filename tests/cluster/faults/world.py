@@ -13,21 +13,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from cluster.waiting import POLL
 from testbed import leftovers, users
 from testbed.slurm import Slurm
 
 USER, OTHER = users.NAMES
-POLL = 0.1
 START = re.compile(rb"^SPEEDRUN attempt job=([0-9]+) ", re.MULTILINE)
-
-
-def until(what: str, holds: Callable[[], Any], timeout: float = 30) -> Any:
-    """What `holds` gives, once it is something true; fails naming `what` after `timeout` seconds."""
-    deadline = time.monotonic() + timeout
-    while not (found := holds()):
-        assert time.monotonic() < deadline, f"{what}: not within {timeout:g} s"
-        time.sleep(POLL)
-    return found
 
 
 def stays(what: str, holds: Callable[[], Any], seconds: float) -> None:

@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,19 +14,12 @@ import pytest
 
 from cluster.outside.conftest import MakeOperator
 from cluster.speedruns import Speedruns, condition, finished, quick, slow
+from cluster.waiting import until
 from testbed.facts import Facts
 from testbed.kubectl import Kubectl
 from testbed.operator import Operator
 from testbed.outside import FLAGS, Outside
 from testbed.slurm import NODES, Slurm
-
-
-def until(what: str, holds: Callable[[], Any], timeout: float = 30) -> Any:
-    deadline = time.monotonic() + timeout
-    while not (found := holds()):
-        assert time.monotonic() < deadline, f"{what}: not within {timeout:g} s"
-        time.sleep(0.1)
-    return found
 
 
 def waits_for(reason: str) -> Callable[[dict[str, Any]], bool]:

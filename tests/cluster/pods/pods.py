@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 from cluster.speedruns import Speedruns, speedrun
-from testbed.processes import wait_for
 
 SMALL = {"requests": {"cpu": "10m", "memory": "32Mi"}}
 
@@ -34,7 +32,3 @@ def pods_of(runs: Speedruns, name: str) -> list[dict[str, Any]]:
 
 def trains(status: dict[str, Any]) -> bool:
     return status.get("phase") == "Training" and (status.get("step") or 0) > 0
-
-
-def until(what: str, holds: Callable[[], bool], timeout: float = 30) -> None:
-    wait_for(what, holds, timeout=timeout, poll=0.2)

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from cluster.pods.pods import on_pods, pods_of, slow_pod, trains, until
+from cluster.pods.pods import on_pods, pods_of, slow_pod, trains
 from cluster.speedruns import Speedruns, condition, speedrun
+from cluster.waiting import until
 from testbed.kubectl import Kubectl
 from testbed.node import Node
 from testbed.operator import Operator

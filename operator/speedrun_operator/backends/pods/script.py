@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from importlib import resources
 
 from speedrun_operator.api.names import Identity
+from speedrun_operator.backends import exports
 from speedrun_operator.planning import RunPlan
 from speedrun_operator.recipes import recipe as recipes
 from speedrun_operator.recipes.recipe import Stage, Step
@@ -122,7 +123,7 @@ def _script(
         *_variables(plan),
         *_functions(plan, name),
         _STAGE,
-        *_run_variables(plan),
+        *exports.of_runs(plan),
         "failed=0",
         f"runs=({' '.join(str(run.index) for run in plan.runs)})",
         'for run in "${runs[@]}"; do',
@@ -160,7 +161,7 @@ def _last(last: bool) -> str:
 
 
 def _variables(plan: RunPlan) -> list[str]:
-    lines = [f"export {name}={shlex.quote(value)}" for name, value in plan.environment]
+    lines = exports.exports(plan.environment)
     lines += [f"export SPEEDRUN_GPUS={plan.gpu_count}", f"export SPEEDRUN_CPUS={plan.cpus}"]
     lines += [f"export SPEEDRUN_CACHE={CACHE}/.cache/{shlex.quote(plan.recipe)}"]
     if plan.data:
@@ -218,16 +219,6 @@ def _checkout(plan: RunPlan) -> list[str]:
             f'mkdir -p "$SPEEDRUN_CACHE"/{quoted} "$(dirname code/{quoted})" || return',
             f'rm -rf code/{quoted} && ln -s "$SPEEDRUN_CACHE"/{quoted} code/{quoted} || return',
         ]
-    return lines
-
-
-def _run_variables(plan: RunPlan) -> list[str]:
-    lines: list[str] = []
-    for run in plan.runs:
-        exports = [f"export {name}={shlex.quote(value)}" for name, value in run.environment]
-        exports += [f"export PARAM_{name.upper()}={shlex.quote(value)}" for name, value in run.parameters]
-        exports.append(f"export SPEEDRUN_ARM={shlex.quote(run.arm)}")
-        lines += [f"variables_{run.index}() {{", *(f"  {line}" for line in exports), "}"]
     return lines
 
 

@@ -5,10 +5,10 @@ The job holds no GPU, belongs to no Speedrun, and is bounded in CPUs, memory and
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import dataclass
 
 from speedrun_operator import __version__
+from speedrun_operator.backends import exports
 from speedrun_operator.backends.slurm import job_text, parts
 from speedrun_operator.backends.slurm.cache_text import CACHE
 from speedrun_operator.backends.slurm.parcel import OPEN
@@ -76,8 +76,8 @@ def render(plan: RunPlan, need: Need, root: str, python: str) -> str:
         job_text.HEAD,
         "",
         OPEN.replace("PACKAGE", PACKAGE),
-        *(f"export {name}={shlex.quote(value)}" for name, value in plan.environment),
-        *(f"export PARAM_{name.upper()}={shlex.quote(value)}" for name, value in plan.parameters),
+        *exports.exports(plan.environment),
+        *exports.parameters(plan.parameters),
         f"export SPEEDRUN_PYTHON={bash_path(python)}",
         "",
         *parts.step_files(files),

@@ -12,6 +12,7 @@ import shlex
 from speedrun_operator import __version__
 from speedrun_operator.api.names import Identity
 from speedrun_operator.api.spec import Prepare
+from speedrun_operator.backends import exports
 from speedrun_operator.backends.slurm import code, events_text, job_text, parts
 from speedrun_operator.backends.slurm.cache_text import fill
 from speedrun_operator.backends.slurm.hardware import look
@@ -135,7 +136,7 @@ def _secrets_needed(plan: RunPlan) -> list[str]:
 
 
 def _variables(plan: RunPlan, python: str) -> list[str]:
-    lines = [f"export {name}={shlex.quote(value)}" for name, value in plan.environment]
+    lines = exports.exports(plan.environment)
     lines += [f"export SPEEDRUN_GPUS={plan.gpu_count}", f"export SPEEDRUN_CPUS={plan.cpus}"]
     lines += [f"export SPEEDRUN_PYTHON={bash_path(python)}"]
     return lines
@@ -194,7 +195,7 @@ def _runs(plan: RunPlan, wanted: tuple[Kind, ...]) -> list[str]:
         body.append("compile_end")
     return [
         *code.unpacking(plan),
-        *_run_variables(plan),
+        *exports.of_runs(plan),
         "set -m # a run is a process group of its own, so that a signal reaches all of it",
         "failed=0",
         f"runs=({' '.join(str(run.index) for run in plan.runs)})",
@@ -223,16 +224,6 @@ def _runs(plan: RunPlan, wanted: tuple[Kind, ...]) -> list[str]:
         "done",
         'exit "$failed"',
     ]
-
-
-def _run_variables(plan: RunPlan) -> list[str]:
-    lines: list[str] = []
-    for run in plan.runs:
-        exports = [f"export {name}={shlex.quote(value)}" for name, value in run.environment]
-        exports += [f"export PARAM_{name.upper()}={shlex.quote(value)}" for name, value in run.parameters]
-        exports.append(f"export SPEEDRUN_ARM={shlex.quote(run.arm)}")
-        lines += [f"variables_{run.index}() {{", *(f"  {line}" for line in exports), "}"]
-    return lines
 
 
 def _call(step: Step) -> str:
