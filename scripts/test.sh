@@ -13,7 +13,8 @@ part() { # part NAME COMMAND...: says how long it took
 }
 
 part lint bash scripts/lint.sh
-part "unit tests" .venv/bin/python -m pytest -q -m "$select" tests/unit
+# Four at a time: many wait, for a timeout or a process, most of their time.
+part "unit tests" .venv/bin/python -m pytest -q -n 4 --dist worksteal -m "$select" tests/unit
 # The trainer's tests run with the Python that jobs run with: it has torch, and nothing of the operator.
 echo "== the jobs' Python (the first time it fetches torch)"
 job_python=$(.venv/bin/python -m testbed python)

@@ -7,12 +7,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from testbed.bed import Bed
 from testbed.facts import Facts
 from testbed.part import STATE, Place
 
 OTHERS = "SPEEDRUN_TESTBED"
+
+# How long an example takes says more of the machine's other work than of the code.
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 
 
 @pytest.fixture(scope="session")

@@ -30,6 +30,11 @@ class Kubectl:
             raise KubectlFailed(arguments, done.returncode, done.stderr)
         return done.stdout
 
+    def wait_established(self, crd: str) -> None:
+        """Until the API server has taken the CRD. `wait --for=condition` would fail while it has no conditions yet."""
+        established = """jsonpath={.status.conditions[?(@.type=="Established")].status}=True"""
+        self("wait", f"--for={established}", f"crd/{crd}", "--timeout=30s")
+
     def acting_as(self, kubeconfig: Path) -> Kubectl:
         """The same with the rights of another kubeconfig."""
         return Kubectl(self.binary, kubeconfig)

@@ -44,7 +44,7 @@ class Operator:
         """Apply the CRD and the rights, and mint the kubeconfig."""
         kubectl = Kubectl(self.facts.kubectl, self.facts.kubeconfig)
         kubectl("apply", "--server-side", "-f", str(CRD), "-f", str(RBAC))
-        kubectl("wait", "--for=condition=Established", "crd/speedruns.speedrun.dev", "--timeout=30s")
+        kubectl.wait_established("speedruns.speedrun.dev")
         self.directory.mkdir(parents=True, exist_ok=True)
         Kubernetes(self.place).service_account_kubeconfig(NAMESPACE, ACCOUNT, self.kubeconfig, TOKEN_SECONDS)
 

@@ -421,7 +421,7 @@ def test_every_recipe_that_ships_can_be_planned_with_nothing_but_its_name(name: 
     made = plan(Spec.model_validate({"recipe": {"name": name}}), shipped(), SITE)
     assert isinstance(made, RunPlan)
     assert (made.target, made.gpu_count) == (recipe.target, recipe.gpus.counts[0])
-    assert (made.source.commit if made.source else None) == recipe.revision
+    assert (made.source.revision if made.source else None) == recipe.revision
     assert 60 * made.time_limit_minutes >= recipe.start_up_seconds + recipe.run_seconds
 
 

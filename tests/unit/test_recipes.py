@@ -66,7 +66,7 @@ def test_facts_are_whole(recipe: Recipe) -> None:
     assert all(0 <= count <= 64 for count in recipe.gpus.counts)
     assert (recipe.repository is None) == (recipe.revision is None)
     if recipe.repository:
-        assert re.fullmatch("[0-9a-f]{40}", recipe.revision or "")
+        assert re.fullmatch("HEAD|[0-9a-f]{40}", recipe.revision or "")
     assert not (recipe.repository and recipe.package), "its code comes from one place"
     paths = [recipe.data.path] if recipe.data else []
     paths += [*recipe.downloads.environment.values()] if recipe.downloads else []

@@ -1,7 +1,7 @@
 """The CRD, made from the models. `crds/speedruns.yaml` is this, and a test holds them equal.
 
 pydantic's JSON schema becomes a structural schema of Kubernetes: references inlined, nulls dropped (absent means
-absent), every string and list bounded, frozen fields held by CEL at the root of the object.
+absent), every string and list bounded, frozen fields held by CEL.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ Schema = dict[str, Any]
 
 STATUS_TEXT = 4096
 STATUS_ITEMS = 4096
+
+_MUTABLE = [field.alias or name for name, field in Spec.model_fields.items() if mutable(name)]
 
 _KEPT = {
     "type", "description", "enum", "pattern", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum",
@@ -46,6 +48,10 @@ def custom_resource_definition() -> dict[str, Any]:
     spec = _structural(Spec.model_json_schema(by_alias=True, mode="validation"))
     status = _bounded(_structural(Status.model_json_schema(by_alias=True, mode="serialization")))
     status["properties"]["conditions"] |= {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]}
+    spec["x-kubernetes-validations"] = [_frozen()]
+    spec["properties"]["runs"]["x-kubernetes-validations"] = [
+        {"rule": "self >= oldSelf", "message": "spec.runs can only be raised"}
+    ]
     for name, keys in {"allocations": ["id"], "runs": ["index", "arm"], "preparing": ["stage"]}.items():
         status["properties"][name] |= {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": keys}
     return {
@@ -78,8 +84,15 @@ def custom_resource_definition() -> dict[str, Any]:
                             "type": "object",
                             "description": "A training speedrun: what to run, and how far it is.",
                             "required": ["spec"],
-                            "properties": {"spec": spec, "status": status},
-                            "x-kubernetes-validations": _rules(),
+                            "properties": {
+                                "metadata": {
+                                    "type": "object",
+                                    "properties": {"name": {"type": "string", "maxLength": NAME_LIMIT}},
+                                },
+                                "spec": spec,
+                                "status": status,
+                            },
+                            "x-kubernetes-validations": [_after_the_end()],
                         }
                     },
                 }
@@ -99,40 +112,37 @@ def crd_yaml() -> str:
     return head + yaml.dump(custom_resource_definition(), Dumper=Plain, sort_keys=False, width=110)
 
 
-def _rules() -> list[dict[str, str]]:
-    rules = [
-        {
-            "rule": f"size(self.metadata.name) <= {NAME_LIMIT}",
-            "message": f"metadata.name must be at most {NAME_LIMIT} characters long",
-        }
-    ]
+def _after_the_end() -> dict[str, str]:
+    """The rule of the root: it is the one that looks at status."""
     phases = ", ".join(f"'{phase}'" for phase in sorted(FINISHED))
     finished = f"has(oldSelf.status) && has(oldSelf.status.phase) && oldSelf.status.phase in [{phases}]"
-    rules += [
-        {
-            "rule": "self.spec.runs >= oldSelf.spec.runs",
-            "message": "spec.runs can only be raised",
-        },
-        {
-            "rule": f"self.spec.runs == oldSelf.spec.runs || !({finished})",
-            "message": "spec.runs cannot be changed once the Speedrun is finished: create another",
-        },
-    ]
+    return {
+        "rule": f"self.spec.runs == oldSelf.spec.runs || !({finished})",
+        "message": "spec.runs cannot be changed once the Speedrun is finished: create another",
+    }
+
+
+def _frozen() -> dict[str, str]:
+    """The rule of `spec`: which of its fields stay as they are.
+
+    One rule, and first whether anything differs at all. The API server evaluates the rules at every write, of status
+    too, and each field that a rule names costs it a copy of the schema of all fields beside it.
+    """
+    changed = {}
     for name, field in Spec.model_fields.items():
         if mutable(name):
             continue
         path = field.alias or name
-        new, old = f"self.spec.{path}", f"oldSelf.spec.{path}"
-        rule = f"{new} == {old}"
-        if not field.is_required():
-            rule = f"has({new}) == has({old}) && (!has({new}) || {rule})"
-        rules.append(
-            {
-                "rule": rule,
-                "message": f"spec.{path} cannot be changed: delete the Speedrun and create another",
-            }
-        )
-    return rules
+        new, old = f"self.{path}", f"oldSelf.{path}"
+        rule = f"{new} != {old}"
+        changed[path] = rule if field.is_required() else f"has({new}) != has({old}) || (has({new}) && {rule})"
+    first = "".join(f"({rule}) ? 'spec.{path}' : " for path, rule in changed.items()) + "'spec'"
+    message = "cannot be changed: delete the Speedrun and create another"
+    return {
+        "rule": f"self == oldSelf || !({' || '.join(changed.values())})",
+        "message": f"only {', '.join(f'spec.{path}' for path in _MUTABLE)} can be changed",
+        "messageExpression": f"({first}) + ' {message}'",
+    }
 
 
 def _structural(schema: Schema) -> Schema:

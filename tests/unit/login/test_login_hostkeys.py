@@ -46,6 +46,7 @@ def hashed(text: str, folder: Path) -> str:
         ("# comment\n\n" + line("login.example", ONE), 22, {ONE}),
         (line("login.example", ONE) * 2, 22, {ONE}),
     ],
+    ids=range(11),
 )
 def test_lines_that_match(text: str, port: int, keys: set[asyncssh.SSHKey]) -> None:
     assert set(find_pins(text, target(port=port)).keys) == keys
