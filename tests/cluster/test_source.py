@@ -34,6 +34,7 @@ from unit.source.gits import Repository, https
 HOME = Path("/home") / users.NAMES[0]
 ROOT = HOME / "source-runs"
 HF_TOKEN, GIT_TOKEN, HUB_TOKEN = "hf_cluster0123SECRET", "ghp_cluster4567SECRET", "dckr_pat_cluster89SECRET"
+NOWHERE = {"partition": "nowhere"}
 SECRETS = (HF_TOKEN, GIT_TOKEN, HUB_TOKEN)
 FILES = {
     "requirements.txt": "numpy\ntqdm\ntorch\nhuggingface-hub\n",
@@ -218,6 +219,19 @@ def test_a_secret_variable_is_in_the_jobs_environment_and_its_file_is_gone(runs:
     assert not (ledger / "package.tar.gz").exists()
     assert not (ledger / "parcel/secrets").exists()
     runs.kubectl("delete", "speedrun", "token", "-n", runs.namespace)
+
+
+def test_a_submission_that_is_refused_tells_no_secret(runs: Speedruns, operator: Operator) -> None:
+    """BR-108: the operator logs at level debug what it could not submit."""
+    put(runs, "Secret", "hf", stringData={"token": HF_TOKEN})
+    variable = {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": "hf", "key": "token"}}}
+    runs.apply({**slow("refused", 30), "spec": {**slow("refused", 30)["spec"], "env": [variable], "slurm": NOWHERE}})
+    status = runs.wait_finished("refused", timeout=60)
+    assert status["phase"] == "Failed"
+    told = [json.dumps(runs.get("refused")), str(runs.events("refused")), operator.log.read_text()]
+    assert "nowhere" in told[0] and "lab/refused" in told[2].replace(runs.namespace, "lab")
+    assert not [text[:200] for text in told if HF_TOKEN in text]
+    assert subprocess.run(["grep", "-rlF", HF_TOKEN, str(HOME)], capture_output=True, text=True).stdout == ""
 
 
 def test_a_job_that_never_starts_leaves_no_secret_behind(runs: Speedruns, slurm: Slurm) -> None:

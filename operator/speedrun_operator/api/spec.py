@@ -142,7 +142,7 @@ class RecipeRef(Model):
     """Which recipe, with which parameters."""
 
     name: Annotated[str, StringConstraints(min_length=1, max_length=63, pattern=DNS_LABEL)] = Field(
-        description="A recipe that ships with the operator: `smoke`, `replay` or `modded-nanogpt`."
+        description="A recipe that ships with the operator: gpt2-small, modded-nanogpt, replay or smoke."
     )
     parameters: Annotated[dict[ParameterName, StrictInt | ParameterText], Field(max_length=32)] = Field(
         default_factory=dict,

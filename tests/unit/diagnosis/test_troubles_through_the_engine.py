@@ -133,11 +133,20 @@ async def test_a_run_of_a_series_that_met_a_limit_is_run_again_after_the_series(
         assert [each.phase for each in status.runs] == [Phase.PENDING, Phase.SUCCEEDED]
 
 
-async def test_a_secret_in_a_log_is_in_no_status_and_no_event() -> None:
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        ("OSError: 401 Client Error for url: https://huggingface.co/x?token={}", "HFAuth"),
+        ("RuntimeError: the trainer was started with {}", "JobFailed"),
+        ("step:1/2 val_loss:{} train_time:1ms step_avg:1ms", "JobFailed"),
+    ],
+)
+async def test_a_secret_in_a_log_is_in_no_status_and_no_event(said: str, reason: str) -> None:
+    """BR-108: a trainer prints its environment, and ends with the token in its message."""
     secret = "hf_AbCdEf0123456789"
-    lines = (f"HF_TOKEN={secret}", f"OSError: 401 Client Error for url: https://huggingface.co/x?token={secret}")
+    lines = (f"HF_TOKEN={secret}", f"declare -x WANDB_API_KEY='{secret}'", said.format(secret))
     log = JobLog().attempt().begin("data", 5).line(*lines).end("data", code=1).finish(1)
     async with running_engine(Cluster(script=Jobs((log, "JobFailed")))) as world:
         status = await world.until("finished", lambda status: status.phase is Phase.FAILED)
-        assert status.reason == "HFAuth"
+        assert status.reason == reason
         assert secret not in str(status.dump()) + str(world.told())

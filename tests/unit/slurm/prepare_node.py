@@ -11,7 +11,7 @@ import struct
 import subprocess
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from speedrun_operator.api.names import Identity
 from speedrun_operator.api.spec import Spec
@@ -149,14 +149,14 @@ class Node:
         """A training job's exit code and log."""
         ledger = Path(MINE.ledger(str(self.root), allocation))
         ledger.mkdir(parents=True, exist_ok=True)
-        running = self._start(script.render(made, MINE, allocation, str(self.root), "python3"), ledger, job)
-        said, _ = running.communicate(timeout=60)
-        return running.returncode, said
+        with (ledger / "log").open("w") as log:
+            running = self._start(script.render(made, MINE, allocation, str(self.root), "python3"), ledger, job, log)
+        return running.wait(timeout=60), (ledger / "log").read_text()
 
     def run_directory(self, allocation: int = 0) -> Path:
         return Path(MINE.ledger(str(self.root), allocation)) / "run-0"
 
-    def _start(self, text: str, ledger: Path, job: int) -> subprocess.Popen[str]:
+    def _start(self, text: str, ledger: Path, job: int, log: IO[str] | None = None) -> subprocess.Popen[str]:
         path = self.home / f"job-{job}.sh"
         path.write_text(text)
         environment = {
@@ -170,7 +170,7 @@ class Node:
             cwd=ledger,
             env=environment,
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
+            stdout=log or subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
             start_new_session=True,

@@ -61,7 +61,8 @@ def read(log: str) -> AllocationProgress:
 
 
 def test_a_job_writes_down_what_it_found_and_did(node: Node) -> None:
-    made = node.plan("true", container=CONTAINER, data=DATA, data_files=NAMES, gpu_count=2)
+    step = "echo step:7/20 val_loss:4.1 train_time:70ms step_avg:10ms"
+    made = node.plan(step, container=CONTAINER, data=DATA, data_files=NAMES, gpu_count=2)
     for number, kind in enumerate((Kind.CODE, Kind.IMAGE, Kind.DATA)):
         assert node.makes(made, kind, number + 1)[0] == 0
     with_gpus(node)
@@ -82,6 +83,8 @@ def test_a_job_writes_down_what_it_found_and_did(node: Node) -> None:
     assert len(cached["image"]["sha256"]) == len(cached["data"]["listing"]) == 64
     [begin] = of(node, "run_begin")
     assert begin["arm"] == "A" and "SPEEDRUN_GPUS" in begin["exports"].split()
+    [schedule] = of(node, "schedule")
+    assert (schedule["step"], schedule["total_steps"]) == (7, 20)
     assert (events(node)[0]["event"], events(node)[-1]["event"], events(node)[-1]["exit"]) == ("start", "end", 0)
 
 

@@ -22,6 +22,12 @@ event() { # event NAME [KEY VALUE]...: a line of events.jsonl; empty values are 
   done
   printf '%s}\n' "$line" >>"$ledger/events.jsonl"
 }
+schedule() { # how far the run came, of how many steps, by the last such line of its log
+  local said
+  said=$(tail -c 65536 "$ledger/log" 2>/dev/null | grep -aoE 'step:[0-9]+/[0-9]+' | tail -n 1)
+  said=${said#step:}
+  [ -z "$said" ] || event schedule step "${said%/*}" total_steps "${said#*/}"
+}
 """.strip()
 
 HARDWARE = r"""

@@ -217,6 +217,7 @@ def _runs(plan: RunPlan, wanted: tuple[Kind, ...]) -> list[str]:
         "  code=$?",
         "  child=",
         '  gpu_summary "$from"',
+        "  schedule",
         '  event run_end exit "$code"',
         '  mark "run=$SPEEDRUN_RUN end exit=$code"',
         '  [ "$code" = 0 ] || failed=$code',
