@@ -94,6 +94,19 @@ def test_the_log_is_read_after_the_queue(node: LoginNode) -> None:
     assert part.body == b"step:1740/1750\nstep:1750/1750\n"
 
 
+def test_an_entry_is_looked_for_after_its_jobs_end(node: LoginNode) -> None:
+    """Else a job that puts its entry there and ends in between would seem to have made none."""
+    folder, entry = a_ledger(node), node.home / "runs" / ".cache" / "code" / "key"
+    ends = f"mkdir -p {entry}; echo bytes=7 >{entry}/manifest; echo job=17 exit=0 time=1 >{folder}/exit"
+    stat = node.programs / "stat"
+    real = stat.resolve()
+    stat.unlink()
+    stat.write_text(f'#!/bin/bash\n{ends}\nexec {real} "$@"\n')
+    stat.chmod(0o755)
+    parts = node.poll(poll_line(NAME, PATH, 0, SINCE, ".cache/code/key"))
+    assert [part.words[0] for part in parts if part.words[0] in ("exit", "entry")] == ["exit", "entry"]
+
+
 def test_a_log_that_shrank_is_said(node: LoginNode) -> None:
     a_ledger(node, log="short\n")
     [part] = found(node.poll(line(99)), "log")

@@ -182,11 +182,10 @@ while IFS='|' read -r id _ _ _ _ _ job _; do
   case $job in PREFIX* | PREPARING*) jobs[$job]+=" $id " ;; esac
 done < <(printf '%s\n' "$rows")
 printf '%s\n' "$rows" | grep -F -e '|PREFIX' -e '|PREPARING'
-names=() paths=() offsets=() since=()
+names=() paths=() offsets=() since=() entries=()
 for line in "${asked[@]}"; do
   IFS=$'\t' read -r name path offset from entry <<<"$line"
-  names+=("$name") paths+=("$root/$path") offsets+=("$offset") since+=("$from")
-  if [ -n "$entry" ] && [ -s "$root/$entry/MANIFEST" ]; then say entry "$name"; cat "$root/$entry/MANIFEST"; fi
+  names+=("$name") paths+=("$root/$path") offsets+=("$offset") since+=("$from") entries+=("$entry")
 done
 while read -r bytes file; do size[$file]=$bytes; done \
   < <(for path in "${paths[@]}"; do printf '%s\0' "$path/LOG" "$path/exit" "$path/owner"; done |
@@ -225,6 +224,11 @@ for i in "${!names[@]}"; do
   budget=$((budget - count))
   say log "${names[i]}" "$bytes" "$offset"
   [ "$count" = 0 ] || dd if="$path/LOG" iflag=skip_bytes,count_bytes skip="$offset" count="$count" bs=64K status=none
+done
+# Last: a job that was seen to have ended has put its entry there before.
+for i in "${!entries[@]}"; do
+  entry=${entries[i]}
+  if [ -n "$entry" ] && [ -s "$root/$entry/MANIFEST" ]; then say entry "${names[i]}"; cat "$root/$entry/MANIFEST"; fi
 done
 say "done"
 """.strip()
