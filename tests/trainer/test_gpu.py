@@ -3,14 +3,17 @@
 import json
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 from conftest import Processes
-from speedrun_trainer import attention, optim
+from speedrun_trainer import attention, fp8, optim
 from speedrun_trainer.__main__ import main as data_main
+from speedrun_trainer.model import GPT, norm
+from speedrun_trainer.presets import PRESETS
 
 pytestmark = [
     pytest.mark.gpu,
@@ -56,6 +59,99 @@ def test_orthogonalization_in_bfloat16_agrees_with_float64(shape: tuple[int, int
     u, _, vh = torch.linalg.svd(matrices.double(), full_matrices=False)
     got = optim.orthogonalize(matrices.cuda(), torch.bfloat16).cpu().double()
     assert ((got - u @ vh).norm() / (u @ vh).norm()).item() < 0.15  # a square one has some tiny singular values
+
+
+HAS_FP8 = pytest.mark.skipif(
+    torch.cuda.is_available() and torch.cuda.get_device_capability() < fp8.ADA, reason="FP8 begins with Ada"
+)
+
+
+@HAS_FP8
+@pytest.mark.parametrize(
+    ("formats", "result", "fast"),
+    [
+        ((fp8.E4M3, fp8.E4M3), torch.bfloat16, True),
+        ((fp8.E5M2, fp8.E4M3), torch.bfloat16, False),
+        ((fp8.E5M2, fp8.E4M3), torch.float32, False),
+    ],
+)
+def test_fp8_product_is_that_of_the_emulation(
+    formats: tuple[torch.dtype, torch.dtype], result: torch.dtype, fast: bool
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    exact = [500 * torch.randn(rows, 768, generator=generator) for rows in (512, 1280)]  # some beyond e4m3's 448
+    factors = [fp8.quantized(part, 0.5, dtype) for part, dtype in zip(exact, formats, strict=True)]
+    on_gpu = [fp8.quantized(part.cuda(), 0.5, dtype) for part, dtype in zip(exact, formats, strict=True)]
+    for one, other in zip(factors, on_gpu, strict=True):
+        assert torch.equal(one.view(torch.uint8), other.cpu().view(torch.uint8))
+    wanted = fp8.product(*factors, 2.0**-12, torch.float32, fast)
+    got = fp8.product(*on_gpu, 2.0**-12, result, fast)
+    assert got.dtype == result and got.shape == (512, 1280)
+    assert (got.cpu().float() - wanted).norm() / wanted.norm() < (1e-2 if result == torch.bfloat16 else 2e-3)
+
+
+@HAS_FP8
+@pytest.mark.parametrize("shape", [(1280, 768), (80, 16), (49_152, 50_304)])  # the last: more than 2**31 numbers
+def test_fp8_matrices_are_turned(shape: tuple[int, int]) -> None:
+    matrix = torch.randint(256, shape, dtype=torch.uint8, device="cuda")
+    turned = fp8.turned(matrix.view(fp8.E5M2)).view(torch.uint8)
+    assert turned.is_contiguous() and torch.equal(turned, matrix.t())
+
+
+@HAS_FP8
+@pytest.mark.filterwarnings("default")  # the compiler's own
+def test_compiled_fp8_head_is_that_of_the_emulation() -> None:
+    """Logits and both gradients; on the GPU from bfloat16, as in training."""
+
+    def head(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return fp8.head(x, weight, fp8.gradient_scale(512))
+
+    generator = torch.Generator().manual_seed(0)
+    x = norm(torch.randn(512, 768, generator=generator)).bfloat16().float()
+    weight = 0.2 * torch.randn(1280, 768, generator=generator)
+    gradient = (torch.randn(512, 1280, generator=generator).mul(3).softmax(-1) / 512).bfloat16().float()
+    results = []
+    for device, dtype in (("cpu", torch.float32), ("cuda", torch.bfloat16)):
+        inputs = x.detach().to(device, dtype).requires_grad_(), weight.detach().to(device).requires_grad_()
+        function = torch.compile(head, fullgraph=True, dynamic=False) if device == "cuda" else head
+        logits = function(*inputs)
+        logits.backward(gradient.to(device, dtype))
+        results.append([logits, inputs[0].grad, inputs[1].grad])
+    assert results[1][0].dtype == torch.bfloat16 and results[1][2].dtype == torch.float32
+    for wanted, got in zip(*results, strict=True):
+        assert (got.cpu().float() - wanted).norm() / wanted.norm() < 1e-2
+
+
+@HAS_FP8
+@pytest.mark.filterwarnings("default")  # the compiler's own
+def test_compiled_model_with_fp8_head_is_close_to_the_one_without() -> None:
+    small = {"vocabulary": 1000, "positions": 1024, "layers": 2, "width": 256, "heads": 2}
+    config = replace(PRESETS["gpt2-small"].model, **small, long_layers=(1,), value_embeddings=1)
+    kernel = attention.choose(torch.device("cuda"))
+    torch.manual_seed(0)
+    plain = GPT(config, kernel, torch.bfloat16)
+    with torch.no_grad():
+        for parameter in plain.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.05)
+    with_fp8 = GPT(replace(config, fp8_gradient_scale=fp8.gradient_scale(1024)), kernel, torch.bfloat16)
+    with_fp8.load_state_dict(plain.state_dict())
+    plain, with_fp8 = plain.cuda(), with_fp8.cuda()
+    compiled = torch.compile(with_fp8, fullgraph=True, dynamic=False)
+    tokens = torch.randint(1000, (1025,), dtype=torch.int32).cuda()
+    positions = torch.arange(1024, dtype=torch.int32, device="cuda")
+    boundaries = torch.tensor([0, 1024], dtype=torch.int32, device="cuda")
+    batch = tokens[:-1], tokens[1:], positions, boundaries, 1024, (128, 1024)
+    losses = []
+    for model in (plain, compiled):
+        loss = model(*batch) / 1024
+        loss.backward()
+        losses.append(loss.item())
+    assert 0 < abs(losses[0] - losses[1]) < 0.02 * losses[0]
+    for (name, one), (_, other) in zip(plain.named_parameters(), with_fp8.named_parameters(), strict=True):
+        assert other.grad.isfinite().all(), name
+        assert (one.grad - other.grad).norm() < 0.15 * one.grad.norm(), name
+    with torch.no_grad():
+        assert compiled(*batch).item() / 1024 == pytest.approx(losses[0], rel=1e-3), "validation is in bfloat16"
 
 
 def losses(path: Path) -> dict[int, float]:

@@ -20,6 +20,7 @@ def test_lines_are_the_golden_ones() -> None:
         logline.model("gpt2-small", parameters=278_102_076, steps=2700, tokens=707_788_800, seed=0),
         logline.data(shards=9, last="fineweb_train_000009.bin", read=880_000_000, trained=707_788_800),
         logline.attention("sdpa", "on a CPU"),
+        logline.fp8_head("scaled_mm", activations=16.0, weights=64.0, gradients=2.0**32, validation="bfloat16"),
         logline.compiling("nothing to compile on a CPU; 3 steps"),
         logline.RESETTING,
         logline.resuming(250, "checkpoint"),

@@ -24,7 +24,7 @@ def options_of(recipe: dict, step: str, module: str) -> list[str]:  # type: igno
     """What the step gives to the module, with the recipe's defaults for its parameters."""
     [text] = [each["run"] for each in recipe["steps"] if each["name"] == step]
     values = GIVEN | {f"PARAM_{name.upper()}": str(each["default"]) for name, each in recipe["parameters"].items()}
-    text = re.sub(r"\$\{?([A-Z_]+)\}?", lambda found: values.get(found[1], ""), text.replace("\\\n", " "))
+    text = re.sub(r"\$\{?([A-Z0-9_]+)\}?", lambda found: values.get(found[1], ""), text.replace("\\\n", " "))
     return text.split(f"-m {module} ")[1].replace('"', "").split()
 
 

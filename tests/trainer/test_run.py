@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from speedrun_trainer.__main__ import main as data_main
 from speedrun_trainer.presets import IDEAS, PRESETS
 from speedrun_trainer.shards import MAKE
 from speedrun_trainer.source import MarkovSource
@@ -103,6 +104,7 @@ def test_a_last_step_that_spoils_the_model_is_found_by_the_validation(
         (["--val-tokens", "1000"], "--val-tokens 1000 is not a multiple of 2048"),
         (["--save-every", "10"], "--save-every needs --checkpoint FOLDER"),
         (["--stop-at-target", "-1"], "argument --stop-at-target: '-1' is not a number from 0 to 1000000000.0"),
+        (["--fp8", "mlp"], "argument --fp8: invalid choice: 'mlp' (choose from 'none', 'head')"),
         (["--gpus", "8"], "unrecognized arguments: --gpus 8"),
     ],
 )
@@ -209,6 +211,33 @@ def test_each_idea_can_be_left_out(smoke_data: Path, capsys: pytest.CaptureFixtu
     code, lines, err = train(capsys, smoke_data, *SHORT, "--steps", "3", "--without", idea)
     assert (code, err) == (0, "")
     assert float(val_losses(lines)[3]) < 4
+
+
+def test_an_fp8_head_is_said_and_trains_like_the_other(smoke_data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plain = float(val_losses(train(capsys, smoke_data, *SHORT, "--steps", "20")[1])[20])
+    code, lines, err = train(capsys, smoke_data, *SHORT, "--steps", "20", "--fp8", "head")
+    assert (code, err) == (0, "")
+    attention = lines.index("Attention by sdpa (on a CPU)")
+    assert lines[attention + 1] == (
+        "FP8 head by emulation on a CPU (e4m3: activations x 2^5, weights x 2^6; e5m2: gradients x 2^25; "
+        "validation in float32)"
+    )
+    assert 0 < abs(float(val_losses(lines)[20]) - plain) < 0.02
+
+
+def test_a_vocabulary_that_fp8_cannot_take_is_told_before_the_warmup(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number in range(40):
+        (tmp_path / f"{number}.txt").write_text(f"{number} " * 2000)
+    assert data_main(["data", "make", str(tmp_path), "--data", str(tmp_path / "own"), "--val-share", "0.5"]) == 0
+    options = ["--steps", "1", "--val-tokens", "2048"]
+    code, lines, err = train(capsys, tmp_path / "own", *options, "--fp8", "head")
+    assert code == 5 and not any(line.startswith("Compiling") for line in lines), err
+    assert err == (
+        "speedrun_trainer.train: --fp8 head: its products take multiples of 16, and there are 257 rows of the "
+        "vocabulary; leave it out\n"
+    )
 
 
 def test_unusable_data_are_one_line_before_the_model_is_made(

@@ -29,6 +29,7 @@ def train_parser(description: str) -> Parser:
         help=f"scales all rates ({of_presets('learning_rate')})",
     )
     add("--without", action="append", default=[], choices=IDEAS, metavar="IDEA", help=f"leave out {', '.join(IDEAS)}")
+    add("--fp8", choices=("none", "head"), default="none", help="products in FP8: of the head; emulated on a CPU")
     add("--seed", type=whole(0), default=0, metavar="N", help="of the initial weights; the data's order is fixed")
     # Not --run: torchrun takes that for its own, also behind the module's name.
     add("--run-number", type=whole(0), default=0, metavar="R", help="of a series, from 0: the run's seed is seed + R")
@@ -68,6 +69,8 @@ def parse_train(arguments: Sequence[str] | None, *, description: str) -> argpars
     preset = replace(preset, **{name: value for name, value in given.items() if value is not None})
     for idea in options.without:
         preset = preset.without(idea)
+    if options.fp8 == "head":
+        preset = preset.with_fp8_head()
     portion = UNITS * preset.val_unit
     if preset.val_tokens % portion:
         parser.error(f"--val-tokens {preset.val_tokens} is not a multiple of {portion}")

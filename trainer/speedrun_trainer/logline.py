@@ -4,6 +4,8 @@ Formats only. Times are in milliseconds of the training clock, losses in nats a 
 fixed by golden lines that the tests of the trainer and of its readers share.
 """
 
+from math import log2
+
 SEPARATOR = "=" * 100
 RESETTING = "Resetting Model"
 
@@ -33,6 +35,12 @@ def data(*, shards: int, last: str, read: int, trained: int) -> str:
 
 def attention(kernel: str, why: str) -> str:
     return f"Attention by {kernel} ({why})"
+
+
+def fp8_head(how: str, *, activations: float, weights: float, gradients: float, validation: str) -> str:
+    """The scales are powers of two that numbers are multiplied by; `validation` is the precision there."""
+    scales = f"activations x 2^{log2(activations):.0f}, weights x 2^{log2(weights):.0f}"
+    return f"FP8 head by {how} (e4m3: {scales}; e5m2: gradients x 2^{log2(gradients):.0f}; validation in {validation})"
 
 
 def resuming(step: int, path: str) -> str:

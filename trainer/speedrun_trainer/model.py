@@ -12,6 +12,9 @@ is worth can be measured. Where they come from (records are those of modded-nano
 - skips: the second half of the layers adds the outputs of the first, as in a U-net: record of 2024-11-10
 - embedding_shortcut: every layer mixes the token's embedding in again: record of 2024-10-29
 - windows: most layers see a short window, some a long one; both grow over the run: record of 2024-11-19
+- fp8_gradient_scale (off unless asked for): the head's products are in FP8 while training, see fp8.py: record of
+  2025-01-13. Without gradients, in validation, they are in `dtype` as they are without it, as in that record: the
+  loss that counts is that of the weights, and compares with runs that train otherwise.
 
 All matrices of a kind lie in one parameter ("bank"), so that they can be updated at once and shared out among processes
 along the first dimension. Parameters are float32; the products are in `dtype`.
@@ -24,6 +27,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from speedrun_trainer import fp8
 from speedrun_trainer.attention import Kernel, sdpa
 
 IDEAS = (
@@ -62,6 +66,7 @@ class ModelConfig:
     skips: bool = True
     embedding_shortcut: bool = True
     windows: bool = True
+    fp8_gradient_scale: float | None = None  # of the head's products, as fp8.gradient_scale gives it; None: no FP8
 
     @property
     def head_width(self) -> int:
@@ -193,7 +198,15 @@ class GPT(nn.Module):
             x = x + h @ down
             if c.skips and layer < c.layers // 2:
                 skipped.append(x)
-        logits = F.linear(norm(x), self.head.to(self.dtype)).float()
+        return self.cross_entropy(norm(x), targets)
+
+    def cross_entropy(self, x: Tensor, targets: Tensor) -> Tensor:
+        """The head: summed over the tokens of normalized x (n, width)."""
+        c = self.config
+        if c.fp8_gradient_scale is not None and torch.is_grad_enabled():
+            logits = fp8.head(x, self.head, c.fp8_gradient_scale).float()
+        else:
+            logits = F.linear(x, self.head.to(self.dtype)).float()
         if c.soft_cap is not None:
             logits = c.soft_cap * torch.tanh(logits / c.soft_cap)
         return F.cross_entropy(logits, targets.long(), reduction="sum")

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Self
 
-from speedrun_trainer import model
+from speedrun_trainer import fp8, model
 from speedrun_trainer.model import ModelConfig
 from speedrun_trainer.schedule import Stage
 from speedrun_trainer.sharding import Rule
@@ -38,6 +38,11 @@ class Preset:
         if idea == "stages":
             return replace(self, stages=self.stages[-1:])
         return replace(self, model=self.model.without(idea))
+
+    def with_fp8_head(self) -> Self:
+        """The same run with the head's products in FP8: one scale for all stages, that of the smallest batch."""
+        scale = fp8.gradient_scale(min(stage.batch_tokens for stage in self.stages))
+        return replace(self, model=replace(self.model, fp8_gradient_scale=scale))
 
 
 SMOKE = Preset(

@@ -31,7 +31,7 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
-from speedrun_trainer import attention, checkpoint, launch, logline, memory
+from speedrun_trainer import attention, checkpoint, fp8, launch, logline, memory
 from speedrun_trainer.arguments import parse_train
 from speedrun_trainer.checkpoint import CheckpointError, Place
 from speedrun_trainer.clock import Clock
@@ -139,6 +139,8 @@ def run(options: Namespace, ranks: Ranks, stop: Stop) -> int:
     shards = int((train.starts < read).sum())
     print0(logline.data(shards=shards, last=train.paths[shards - 1].name, read=read, trained=tokens))
     print0(logline.attention(kernel.name, kernel.why))
+    if (scale := config.fp8_gradient_scale) is not None:
+        print0(fp8.require(device, scale, config.width, config.padded_vocabulary, preset.stages, validation=dtype))
     forward: Callable[..., Tensor] = model
     if compiled:
         torch._dynamo.config.recompile_limit = 64  # each stage's shapes and windows are compiled once, in both modes
@@ -212,7 +214,7 @@ def run(options: Namespace, ranks: Ranks, stop: Stop) -> int:
     # A run that goes on
 
     facts = {
-        "preset": options.preset_name, "without": options.without, "steps": preset.steps, "seed": seed,
+        "preset": options.preset_name, "without": options.without, "steps": preset.steps, "seed": seed, "fp8": scale,
         "learning_rate": preset.learning_rate, "vocabulary": vocabulary, "training tokens": len(train),
     }  # fmt: skip
     place = checkpoint.load(options.checkpoint, model, optimizer, facts) if options.checkpoint else None
