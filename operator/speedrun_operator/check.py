@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import secrets
-import time
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
-from typing import Any
 
-from speedrun_operator.api.names import CRD_INSTALL, CRD_NAME, GROUP, KIND, PLURAL, VERSION
-from speedrun_operator.api.schema import custom_resource_definition
+from speedrun_operator.api.names import CRD_INSTALL, CRD_NAME, GROUP, PLURAL
 from speedrun_operator.api.spec import RecipeRef, Spec
 from speedrun_operator.api.status import rfc3339
 from speedrun_operator.backends.slurm import facts
@@ -21,7 +17,8 @@ from speedrun_operator.check_platform import platform_findings
 from speedrun_operator.facts import ClusterFacts, drivers_of, has
 from speedrun_operator.findings import Finding
 from speedrun_operator.kube.access import AccessError, Credentials
-from speedrun_operator.kube.client import ApiError, Kube, NotFound
+from speedrun_operator.kube.client import ApiError, Kube
+from speedrun_operator.kube.served import Served, settled
 from speedrun_operator.login import Login, LoginError
 from speedrun_operator.outside import access, platform_api
 from speedrun_operator.placement import place
@@ -35,7 +32,6 @@ from speedrun_operator.settings import Settings
 
 STORAGE = 'root=ROOT; mkdir -p "$root" && [ -w "$root" ] && df -Ph "$root" | tail -n 1'
 LOGIN_SECONDS = 220.0
-PUBLISH_SECONDS = 10.0
 RIGHTS = [
     (GROUP, PLURAL, "", ("get", "list", "watch", "patch", "delete")),
     (GROUP, PLURAL, "status", ("patch",)),
@@ -124,46 +120,19 @@ async def _kubernetes(kube: Kube, settings: Settings) -> AsyncIterator[Finding]:
 
 
 async def _crd(kube: Kube) -> Finding:
-    """The API server publishes a schema some seconds after it serves the resource: what differs is looked at again."""
-    deadline = time.monotonic() + PUBLISH_SECONDS
-    while True:
-        try:
-            await kube.request("GET", f"/apis/{GROUP}/{VERSION}")
-            finding = await _schema(kube)
-        except NotFound:
-            return Finding("crd", False, f"{CRD_NAME} is not installed: {CRD_INSTALL}")
-        except ApiError as error:
-            return Finding("crd", None, str(error))
-        if finding.good or time.monotonic() > deadline:
-            return finding
-        await asyncio.sleep(0.5)
-
-
-async def _schema(kube: Kube) -> Finding:
     try:
-        served = await kube.request("GET", f"/openapi/v3/apis/{GROUP}/{VERSION}")
-    except NotFound:
-        return Finding("crd", None, "served, but its schema is not published yet; look again in a moment")
-    name = f"{'.'.join(reversed(GROUP.split('.')))}.{VERSION}.{KIND}"
-    version = custom_resource_definition()["spec"]["versions"][0]
-    if _compared(served["components"]["schemas"].get(name, {})) == _compared(version["schema"]["openAPIV3Schema"]):
-        return Finding("crd", True, "served, and it is this version's")
-    return Finding("crd", False, f"served, but not this version's: {CRD_INSTALL}")
-
-
-def _compared(schema: dict[str, Any]) -> Any:
-    """A schema without what the API server adds to it: metadata, its own kind, and a spelled-out int-or-string."""
-    properties = schema.get("properties", {})
-    return [_plain(properties.get(part)) for part in ("spec", "status")], schema.get("x-kubernetes-validations")
-
-
-def _plain(node: Any) -> Any:
-    if isinstance(node, list):
-        return [_plain(each) for each in node]
-    if not isinstance(node, dict):
-        return node
-    added = {"anyOf"} if node.get("x-kubernetes-int-or-string") else set()
-    return {key: _plain(value) for key, value in node.items() if key not in added}
+        found = await settled(kube)
+    except ApiError as error:
+        return Finding("crd", None, str(error))
+    match found:
+        case Served.CURRENT:
+            return Finding("crd", True, "served, and it is this version's")
+        case Served.STALE:
+            return Finding("crd", False, f"served, but not this version's: {CRD_INSTALL}")
+        case Served.MISSING:
+            return Finding("crd", False, f"{CRD_NAME} is not installed: {CRD_INSTALL}")
+        case Served.UNPUBLISHED:
+            return Finding("crd", None, "served, but its schema is not published yet; look again in a moment")
 
 
 async def _rights(kube: Kube, namespace: str | None, pods: bool) -> Finding:

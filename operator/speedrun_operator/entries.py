@@ -25,7 +25,7 @@ DEFAULT_FORMAT = "modded-nanogpt"
 
 @dataclass(frozen=True)
 class Setup:
-    """What the engine works with. Times in seconds."""
+    """What the engine works with. Times in seconds. `most_finished`: of so many finished ones the figures are kept."""
 
     cluster: str
     recipes: Mapping[str, Recipe]
@@ -36,6 +36,7 @@ class Setup:
     clock: Clock = SYSTEM
     rules: Rules = field(default_factory=Rules)
     pod_poll_seconds: float = 5.0
+    most_finished: int = 0
     waiting: Mapping[Kind, Waiting] = field(default_factory=dict)
 
     def waits(self, resource: Resource) -> Waiting | None:

@@ -7,54 +7,22 @@ of it: a restart cures neither.
 from __future__ import annotations
 
 import json
-import threading
-import time
 from collections.abc import Callable, Mapping
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+from speedrun_operator.heart import Heart
+from speedrun_operator.listening import Answer, Page
+
+PATH = "/healthz"
 STILL_SECONDS = 30.0
 
 
-class HealthServer:
-    """`ticked` gives the monotonic time of the loop's last beat, `counts` numbers to show beside it.
+def healthz(heart: Heart, counts: Callable[[], Mapping[str, object]]) -> Page:
+    """The page. `counts` gives numbers to show beside the heart's word."""
 
-    Raises OSError where the address cannot be bound.
-    """
+    def page(headers: Mapping[str, str]) -> Answer:
+        age = heart.age
+        alive = age < STILL_SECONDS
+        body = json.dumps({"alive": alive, "loop_age_seconds": round(age, 1), **counts()}).encode()
+        return Answer(body, "application/json", 200 if alive else 503)
 
-    def __init__(self, address: str, ticked: Callable[[], float], counts: Callable[[], Mapping[str, object]]) -> None:
-        host, _, port = address.rpartition(":")
-        self._server = ThreadingHTTPServer((host.strip("[]"), int(port)), _handler(ticked, counts))
-        self._server.daemon_threads = True
-        self._thread = threading.Thread(target=self._server.serve_forever, name="health", daemon=True)
-
-    @property
-    def port(self) -> int:
-        return int(self._server.server_address[1])
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-
-
-def _handler(ticked: Callable[[], float], counts: Callable[[], Mapping[str, object]]) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            if self.path != "/healthz":
-                self.send_error(404)
-                return
-            age = time.monotonic() - ticked()
-            alive = age < STILL_SECONDS
-            body = json.dumps({"alive": alive, "loop_age_seconds": round(age, 1), **counts()}).encode()
-            self.send_response(200 if alive else 503)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, format: str, *args: object) -> None:
-            return None
-
-    return Handler
+    return page

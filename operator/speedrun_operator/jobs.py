@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -28,6 +29,8 @@ class Jobs:
         self._planner = planner
         self._setup = setup
         self.submissions = 0
+        self.outcomes: Counter[tuple[Kind, type[Outcome]]] = Counter()
+        """What became of submissions, by backend."""
         self.cancellations = 0
         self.preparations = 0
 
@@ -62,6 +65,7 @@ class Jobs:
         outcome = await backend.submit(
             ref, plan_.for_runs(runs, allocation.time_limit_seconds, allocation.avoids or ())
         )
+        self.outcomes[ref.backend, type(outcome)] += 1
         name = backend.name_of(ref)
         if isinstance(outcome, Accepted):
             logger.info("%s: %s is job %s", resource.identity, name, outcome.job_id)

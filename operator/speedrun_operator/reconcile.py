@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,6 +23,7 @@ from speedrun_operator.api.spec import Backend as Kind
 from speedrun_operator.backends.base import Backend, Snapshot, Sources
 from speedrun_operator.entries import Entry, Setup, kind_of, lent, newer
 from speedrun_operator.expiry import Expiry
+from speedrun_operator.finished import Finished
 from speedrun_operator.jobs import Jobs
 from speedrun_operator.kube.client import ApiError, Conflict, Kube, NotFound, Refused
 from speedrun_operator.lifecycle.decide import decide, is_finished, is_settled
@@ -57,8 +59,9 @@ class Engine:
         self._slots = asyncio.Semaphore(AT_ONCE)
         self._tasks: set[asyncio.Task[None]] = set()
         self.expiry = Expiry(kube, setup.clock)
-        self.ticked = self._clock.monotonic()
-        self.polls = 0
+        self.finished = Finished(setup.most_finished)
+        self.polls: Counter[tuple[Kind, bool]] = Counter()
+        """By backend, and whether it answered."""
         self.storage: Storage | None = None
         self._record = Record(kube, setup.clock)
         self._planner = Planner(kube, sources, setup.recipes, setup.site)
@@ -67,16 +70,9 @@ class Engine:
         self._release = Release(kube, self._jobs, setup)
 
     @property
-    def submissions(self) -> int:
-        return self._jobs.submissions
-
-    @property
-    def cancellations(self) -> int:
-        return self._jobs.cancellations
-
-    @property
-    def preparations(self) -> int:
-        return self._jobs.preparations
+    def jobs(self) -> Jobs:
+        """What was asked of the backends, for its counts."""
+        return self._jobs
 
     # --- what comes in -------------------------------------------------------------------------------------------
 
@@ -115,8 +111,9 @@ class Engine:
             self._wake(uid)
 
     def live(self) -> list[Resource]:
-        """The Speedruns that are not finished."""
-        return [each.resource for each in self._entries.values() if not is_finished(each.resource.status)]
+        """The Speedruns that are not finished. May be asked from any thread."""
+        entries = [*self._entries.values()]
+        return [each.resource for each in entries if not is_finished(each.resource.status)]
 
     async def release(self, identity: Identity) -> None:
         """End the jobs of an object that is being deleted; return when they are gone, or after `release_seconds`."""
@@ -127,7 +124,7 @@ class Engine:
 
     async def run(self) -> None:
         """Poll until cancelled."""
-        loops = [self._beat(), self.expiry.run(), *(self._follow(*each) for each in self._backends.items())]
+        loops = [self.expiry.run(), *(self._follow(*each) for each in self._backends.items())]
         side = [asyncio.create_task(each) for each in loops]
         try:
             await asyncio.gather(*side)
@@ -150,11 +147,6 @@ class Engine:
                     break
                 await self._poll(kind, backend, names)
 
-    async def _beat(self) -> None:
-        while True:
-            self.ticked = self._clock.monotonic()
-            await asyncio.sleep(1)
-
     async def _poll(self, kind: Kind, backend: Backend, names: frozenset[str] | None = None) -> Snapshot:
         """One poll of everything live there, or of `names`."""
         questions = Questions.of(self._entries, self._setup, kind, backend, names)
@@ -162,8 +154,8 @@ class Engine:
             return Snapshot()
         snapshot = self._around.gone()
         if snapshot is None:
-            self.polls += 1
             snapshot = await questions.ask(self._jobs)
+            self.polls[kind, snapshot.error is None] += 1
         self.storage = snapshot.storage or self.storage
         await asyncio.gather(*(self._after_poll(uid, questions, snapshot) for uid in questions.uids))
         return snapshot
@@ -271,6 +263,7 @@ class Engine:
                 return True
             if is_finished(resource.status):
                 self.expiry.note(resource)
+                self.finished.note(resource)
                 await self._record.label(entry)
                 return True
             if not resource.protected:

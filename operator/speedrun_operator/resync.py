@@ -4,7 +4,7 @@ Kopf lists again only after a restart or a break of its watch; an object whose f
 waits for an outside change, which a touched annotation is: given to what two lists in a row show so, since Kopf may be
 about to see to it. A label that says `finished` of what is not (a copy of a
 finished Speedrun carries it) hides it from the watch. Cost: two chunked lists a period, of which nothing is kept for
-finished Speedruns but their TTL, and one remote command.
+finished Speedruns but their number, their TTL and the figures of the newest, and one remote command.
 
 A job that makes a cache entry belongs to no Speedrun. It is ended when nobody waited for its entry in two lists in a
 row, by an operator that sees the same namespaces as the one that submitted it.
@@ -80,6 +80,7 @@ class Resync:
         uids: set[str] = set()
         lagging: set[str] = set()
         self._wanted = set()
+        self._engine.finished.begin()
         for namespace in scopes(self._namespaces):
             # The live ones first: one that finishes meanwhile is then seen in both lists, and not in neither.
             for raw in await self._kube.list_speedruns(namespace, labels=LIVE):
@@ -89,6 +90,7 @@ class Resync:
             async for raw in self._kube.each_speedrun(namespace, labels=LABELLED):
                 uids.add(str(raw["metadata"]["uid"]))
                 await self._labelled(raw)
+        self._engine.finished.done()
         self._lagging = frozenset(lagging)
         for backend, there in jobs:
             if not isinstance(there, Unknown):
@@ -97,7 +99,9 @@ class Resync:
     async def _labelled(self, raw: dict[str, Any]) -> None:
         if _hidden_by_mistake(raw):
             await _patch(self._kube, raw, {"labels": {FINISHED_LABEL: None}})
-        elif "ttlSecondsAfterFinished" in raw["spec"]:
+            return
+        self._engine.finished.listed(raw)
+        if "ttlSecondsAfterFinished" in raw["spec"]:
             self._engine.expiry.note(Resource.parse(raw))
 
     async def _live(self, raw: dict[str, Any]) -> str | None:

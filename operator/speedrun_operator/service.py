@@ -1,6 +1,6 @@
 """`speedrun-operator run`: puts the parts together, and takes them apart on SIGTERM.
 
-Main thread: the engine's loop. Beside it: Kopf's thread, and the thread of /healthz.
+Main thread: the engine's loop. Beside it: Kopf's thread, and those of /healthz and /metrics.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import signal
 import sys
 import time
 from collections.abc import Coroutine
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 from pythonjsonlogger.json import JsonFormatter
 
 from speedrun_operator import __version__
-from speedrun_operator.api.names import CRD_INSTALL, GROUP, VERSION, cluster8
+from speedrun_operator.api.names import cluster8
 from speedrun_operator.api.phases import Reason
 from speedrun_operator.api.spec import Backend as Kind
 from speedrun_operator.backends.base import Backend
@@ -29,16 +29,21 @@ from speedrun_operator.backends.pods.site import PodSite
 from speedrun_operator.backends.slurm.backend import SlurmBackend, SlurmSite
 from speedrun_operator.backends.slurm.prepare import Limits
 from speedrun_operator.backends.slurm.sources import SlurmSources
+from speedrun_operator.crd import CrdWatch
 from speedrun_operator.entries import Setup
 from speedrun_operator.following import follow
 from speedrun_operator.handlers import EngineLink, Watcher
-from speedrun_operator.health import HealthServer
+from speedrun_operator.heart import Heart
+from speedrun_operator.instruments import Instruments, Workers
 from speedrun_operator.keeper import Keeper
 from speedrun_operator.kube.access import Access, AccessError, own_namespace
 from speedrun_operator.kube.client import Kube, NotFound, Refused, Unavailable
+from speedrun_operator.kube.events import Subject
 from speedrun_operator.kube.pods import Pods
+from speedrun_operator.kube.served import GROUP_PATH, Served
 from speedrun_operator.kube.transport import tls_context
 from speedrun_operator.lifecycle.situation import Policy, Waiting
+from speedrun_operator.listeners import AddressFault, listening
 from speedrun_operator.login import Login, LoginTarget
 from speedrun_operator.outside import access, platform_api
 from speedrun_operator.planning import Site
@@ -70,11 +75,17 @@ async def run(settings: Settings) -> int:
         api = platform_api(settings.platform) if settings.platform.in_use else None
         held = access(settings, api)
         kube = Kube(held)
-        cluster = await _until(stop, _cluster(kube, held, settings))
-        if cluster is None:
-            return 0
-        return await _serve(settings, kube, held, api, cluster, stop)
-    except AccessError as error:
+        crd = CrdWatch(kube, deployment(settings))
+        instruments = Instruments(Heart(), kube, held, crd, api, settings.watch.namespaces)
+        # From the first moment on: a cluster that is being made, or a CRD to be installed, may take its time.
+        with listening(settings, instruments):
+            beat = asyncio.create_task(instruments.heart.run(), name="heart")
+            try:
+                cluster = await _until(stop, _cluster(kube, held, settings, crd))
+                return 0 if cluster is None else await _serve(settings, instruments, cluster, stop)
+            finally:
+                beat.cancel()
+    except (AccessError, AddressFault) as error:
         logger.error("%s", error)
         return CONFIGURATION_FAULT
     except Refused as error:
@@ -87,7 +98,7 @@ async def run(settings: Settings) -> int:
             await api.close()
 
 
-async def _cluster(kube: Kube, held: Access, settings: Settings) -> str:
+async def _cluster(kube: Kube, held: Access, settings: Settings, crd: CrdWatch) -> str:
     """cluster8, once the API server answers and serves our resource.
 
     A cluster that is still being made has no kubeconfig, and no API server: that is waited for. Raises AccessError that
@@ -99,10 +110,11 @@ async def _cluster(kube: Kube, held: Access, settings: Settings) -> str:
         try:
             try:
                 tls_context(await held.current())
-                await kube.request("GET", f"/apis/{GROUP}/{VERSION}")
+                await kube.request("GET", GROUP_PATH)
             except NotFound:
-                logger.error("the CRD is not installed; %s does it", CRD_INSTALL)
+                await crd.found(Served.MISSING)
             else:
+                await crd.found(Served.UNPUBLISHED)
                 return cluster8(settings.cluster_id or await kube.cluster_uid())
         except AccessError as error:
             if not error.passing:
@@ -115,9 +127,8 @@ async def _cluster(kube: Kube, held: Access, settings: Settings) -> str:
         await asyncio.sleep(API_RETRY_SECONDS)
 
 
-async def _serve(
-    settings: Settings, kube: Kube, held: Access, api: PlatformApi | None, cluster: str, stop: asyncio.Event
-) -> int:
+async def _serve(settings: Settings, instruments: Instruments, cluster: str, stop: asyncio.Event) -> int:
+    kube, held, api = instruments.kube, instruments.held, instruments.api
     slurm, pods = slurm_backend(settings, cluster), pods_backend(settings, kube, cluster)
     backends: dict[Kind, Backend] = {}
     if slurm is not None:
@@ -126,21 +137,12 @@ async def _serve(
         backends[Kind.PODS] = pods
     sources = SlurmSources(slurm.login) if slurm else None
     engine = Engine(kube=kube, backends=backends, setup=_setup(settings, cluster), sources=sources)
-    health: HealthServer | None = None
-    if settings.health_address:
-        try:
-            health = HealthServer(
-                settings.health_address, lambda: engine.ticked, lambda: _counts(engine, slurm, held, api)
-            )
-        except OSError as error:
-            logger.error("health_address %s: %s", settings.health_address, error)
-            return CONFIGURATION_FAULT
-        health.start()
     watcher = Watcher(EngineLink(engine, asyncio.get_running_loop()), held, settings.watch.namespaces)
     resync = Resync(kube, engine, [*backends.values()], settings.watch.namespaces, scope(settings))
     tasks = [
         asyncio.create_task(engine.run(), name="engine"),
         asyncio.create_task(resync.run(settings.watch.resync_seconds), name="resync"),
+        asyncio.create_task(instruments.crd.run(), name="the CRD's watch"),
     ]
     if api is not None:
         tasks += await follow(settings, kube, engine, slurm, api)
@@ -148,6 +150,7 @@ async def _serve(
         keeper = Keeper(kube, slurm.housekeeper(), settings.watch.namespaces, settings.cache)
         tasks.append(asyncio.create_task(keeper.run(), name="housekeeping"))
     watcher.start()
+    instruments.workers = Workers(engine, watcher, [*backends], [slurm.login] if slurm else [])
     logger.info("speedrun-operator %s runs for cluster %s", __version__, cluster)
     try:
         ended = asyncio.create_task(stop.wait())
@@ -163,34 +166,12 @@ async def _serve(
         await asyncio.gather(*tasks, return_exceptions=True)
         for backend in backends.values():
             await backend.close()
-        if health is not None:
-            health.stop()
 
 
-def _counts(
-    engine: Engine, backend: SlurmBackend | None, held: Access, api: PlatformApi | None
-) -> dict[str, int | float | None]:
-    counts: dict[str, int | float | None] = {
-        "polls": engine.polls,
-        "submissions": engine.submissions,
-        "preparations": engine.preparations,
-        "cancellations": engine.cancellations,
-        "storage_used_percent": round(100 * engine.storage.share) if engine.storage else 0,
-        "remote_commands": backend.remote_commands if backend else 0,
-        "credential_renewals": held.renewals,
-        "credential_expires_seconds": _seconds_to(held.end),
-    }
-    if api is not None:
-        token = api.tokens.held
-        counts |= {
-            "platform_requests": api.requests,
-            "platform_token_expires_seconds": _seconds_to(token.end if token else None),
-        }
-    return counts
-
-
-def _seconds_to(end: datetime | None) -> float | None:
-    return None if end is None else round((end - datetime.now(UTC)).total_seconds(), 1)
+def deployment(settings: Settings) -> Subject | None:
+    """What the operator runs as, for events about itself; None where that is not known."""
+    name, namespace = settings.deployment.name, settings.deployment.namespace or own_namespace()
+    return Subject("apps/v1", "Deployment", namespace, name) if name and namespace else None
 
 
 def slurm_login(settings: Settings, *, patience: float = math.inf) -> Login:
@@ -267,6 +248,7 @@ def _setup(settings: Settings, cluster: str) -> Setup:
         poll_seconds=settings.slurm.poll_seconds,
         release_seconds=settings.slurm.release_seconds,
         pod_poll_seconds=settings.pods.poll_seconds,
+        most_finished=settings.metrics.speedruns if settings.metrics.address else 0,
         waiting=waiting,
         rules=Rules(
             recipes=tuple(settings.policy.allowed_recipes),

@@ -32,6 +32,7 @@ from pydantic_settings import (
     SettingsError,
 )
 
+from speedrun_operator.own_settings import Address, DeploymentSettings, MetricsSettings
 from speedrun_operator.platform.settings import PlatformSettings
 
 PREFIX = "SPEEDRUN_"
@@ -241,17 +242,11 @@ class Settings(BaseSettings):
     cache: CacheSettings = Field(default_factory=CacheSettings)
     watch: WatchSettings = Field(default_factory=WatchSettings)
     policy: PolicySettings = Field(default_factory=PolicySettings)
-    health_address: str = Field(default="127.0.0.1:8080", description="host:port of /healthz; empty: none.")
+    metrics: MetricsSettings = Field(default_factory=MetricsSettings)
+    deployment: DeploymentSettings = Field(default_factory=DeploymentSettings)
+    health_address: Address = Field(default="127.0.0.1:8080", description="host:port of /healthz; empty: none.")
     log_format: Literal["json", "text"] = Field(default="json", description="Form of the operator's own log.")
     log_level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="Least level logged.")
-
-    @field_validator("health_address")
-    @classmethod
-    def _address(cls, value: str) -> str:
-        host, _, port = value.rpartition(":")
-        if value and not (host and port.isdecimal() and int(port) < 65536):
-            raise ValueError("must be host:port")
-        return value
 
 
 class SettingsFault(Exception):

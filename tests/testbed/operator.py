@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import signal
 import sys
-import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
@@ -69,7 +68,7 @@ class Operator:
         }
 
     def start(self, *arguments: str, wait: bool = True) -> None:
-        """Start `speedrun-operator run ARGUMENTS`; with `wait`, until it serves /healthz.
+        """Start `speedrun-operator run ARGUMENTS`; with `wait`, until it is at work.
 
         Raises StartFailed with the end of its log.
         """
@@ -114,9 +113,8 @@ class Operator:
         return proc.pid
 
     def healthy(self) -> bool:
-        port = self.environment()["SPEEDRUN_HEALTH_ADDRESS"].rpartition(":")[2]
+        """Whether it has found API server and CRD, and is at work."""
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=5) as answer:
-                return bool(answer.status == 200)
-        except (urllib.error.URLError, OSError):
+            return bool(self.health()["working"])
+        except OSError:  # urllib's errors are
             return False

@@ -66,6 +66,11 @@ class Kube:
         self._told: set[str] = set()
         self._rest_until = 0.0
 
+    @property
+    def answers(self) -> Mapping[int, int]:
+        """Requests since the start by the HTTP status of the answer; 0: there was none."""
+        return self._transport.answers
+
     async def close(self) -> None:
         await self._transport.close()
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import ssl
 import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 from urllib.request import getproxies
@@ -63,6 +66,8 @@ class Transport:
         self._session: aiohttp.ClientSession | None = None
         self._made_for: tuple[Any, ...] = ()
         self._retiring: set[asyncio.Task[None]] = set()
+        self.answers: Counter[int] = Counter()
+        """Requests by the HTTP status of the answer; 0: there was none."""
 
     async def send(
         self,
@@ -75,33 +80,49 @@ class Transport:
     ) -> Reply:
         """One request, within so many seconds. Raises AccessError; aiohttp's and asyncio's errors without an answer."""
         session = self._for(credentials)
-        async with session.request(
-            method,
-            f"{credentials.server}{path}",
-            headers={**headers, **authorization(credentials)},
-            data=data,
-            allow_redirects=False,
-            timeout=aiohttp.ClientTimeout(total=seconds),
-        ) as answer:
-            warnings = tuple(answer.headers.getall("Warning", ()))
-            return Reply(answer.status, await answer.read(), answer.headers.get("Retry-After"), warnings)
+        with self._counted():
+            async with session.request(
+                method,
+                f"{credentials.server}{path}",
+                headers={**headers, **authorization(credentials)},
+                data=data,
+                allow_redirects=False,
+                timeout=aiohttp.ClientTimeout(total=seconds),
+            ) as answer:
+                warnings = tuple(answer.headers.getall("Warning", ()))
+                reply = Reply(answer.status, await answer.read(), answer.headers.get("Retry-After"), warnings)
+        self.answers[reply.status] += 1
+        return reply
 
     async def open(
         self, credentials: Credentials, path: str, headers: dict[str, str], silence: float
     ) -> aiohttp.ClientResponse:
         """A GET whose body is read in pieces, each within `silence` seconds; the caller closes it. Raises as `send`."""
-        return await self._for(credentials).get(
-            f"{credentials.server}{path}",
-            headers={**headers, **authorization(credentials)},
-            allow_redirects=False,
-            timeout=aiohttp.ClientTimeout(total=None, connect=TIMEOUT_SECONDS, sock_read=silence),
-        )
+        session = self._for(credentials)
+        with self._counted():
+            answer = await session.get(
+                f"{credentials.server}{path}",
+                headers={**headers, **authorization(credentials)},
+                allow_redirects=False,
+                timeout=aiohttp.ClientTimeout(total=None, connect=TIMEOUT_SECONDS, sock_read=silence),
+            )
+        self.answers[answer.status] += 1
+        return answer
 
     async def close(self) -> None:
         for task in self._retiring:
             task.cancel()
         if self._session is not None:
             await self._session.close()
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        """Count a request that gets no answer."""
+        try:
+            yield
+        except (TimeoutError, aiohttp.ClientError, OSError):
+            self.answers[0] += 1
+            raise
 
     def _for(self, one: Credentials) -> aiohttp.ClientSession:
         wanted = (one.server, one.ca, one.insecure, one.certificate, one.private_key, one.proxy)

@@ -11,6 +11,8 @@ import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from speedrun_operator.distribution import Counted, Distribution
+
 from .command import CommandSession, Completed
 from .errors import LoginError, NotRun, OutcomeUnknown, Reason
 from .frame import Request, encode
@@ -19,6 +21,7 @@ from .link import ChannelRefused, Link, LinkLost, quiet_asyncssh
 from .target import LoginTarget, load_private_key, read_trust
 
 MAX_OUTPUT = 4 * 1024 * 1024  # bytes of stdout
+LATENCY_BOUNDS = (0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)  # seconds
 REFUSED_FIRST, REFUSED_LONGEST = 0.05, 1.0  # seconds between tries for a session that the server refuses
 
 
@@ -41,6 +44,8 @@ class Health:
     """Completed, with any exit code."""
     commands_not_run: int
     commands_unknown: int
+    latency: Counted
+    """Of the completed ones, from asking for it to the whole answer."""
     channels: int
     """Sessions that the server may hold for us now."""
 
@@ -59,7 +64,8 @@ class Login:
         self._keeper = Keeper(target)
         self._slots = asyncio.Semaphore(target.max_channels)
         self._channels = 0
-        self._commands = self._not_run = self._unknown = 0
+        self._not_run = self._unknown = 0
+        self._latency = Distribution(LATENCY_BOUNDS)
         self._last_error: tuple[LoginError, datetime] | None = None
 
     def check_files(self) -> None:
@@ -84,7 +90,8 @@ class Login:
         its command and leaves the connection alone.
         """
         request = encode(script, stdin)
-        deadline = time.monotonic() + timeout
+        began = time.monotonic()
+        deadline = began + timeout
         try:
             link, session = await self._start(request, max_output, deadline)
             done = await self._answer(session, deadline, timeout)
@@ -95,7 +102,7 @@ class Login:
             else:
                 self._not_run += 1
             raise
-        self._commands += 1
+        self._latency.add(time.monotonic() - began)
         self._keeper.worked(link)
         return done
 
@@ -105,7 +112,7 @@ class Login:
 
     def health(self) -> Health:
         """A snapshot."""
-        keeper = self._keeper
+        keeper, latency = self._keeper, self._latency.counted()
         return Health(
             state=keeper.state,
             connected_since=keeper.connected_since,
@@ -115,9 +122,10 @@ class Login:
             last_error_at=self._last_error[1] if self._last_error else None,
             connects=keeper.connects,
             connect_failures=keeper.failures,
-            commands=self._commands,
+            commands=latency.count,
             commands_not_run=self._not_run,
             commands_unknown=self._unknown,
+            latency=latency,
             channels=self._channels,
         )
 

@@ -10,6 +10,7 @@ import asyncio
 import json
 import random
 import ssl
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -51,7 +52,8 @@ class PlatformApi:
     ) -> None:
         self.where = where
         self.tokens = tokens
-        self.requests = 0
+        self.answers: Counter[int] = Counter()
+        """Requests by the HTTP status of the answer; 0: there was none."""
         self._sleep = sleep
         self._http = httpx.AsyncClient(
             verify=tls or True,
@@ -152,7 +154,17 @@ class PlatformApi:
     async def _send(
         self, token: Token, base: str, path: str, query: Mapping[str, str]
     ) -> tuple[int, bytes, float | None]:
-        self.requests += 1
+        try:
+            status, body, retry_after = await self._ask(token, base, path, query)
+        except httpx.HTTPError:
+            self.answers[0] += 1
+            raise
+        self.answers[status] += 1
+        return status, body, retry_after
+
+    async def _ask(
+        self, token: Token, base: str, path: str, query: Mapping[str, str]
+    ) -> tuple[int, bytes, float | None]:
         headers = {"Authorization": f"Bearer {token.value}", "Accept": "application/json, application/yaml;q=0.9"}
         url = f"{base.rstrip('/')}{path}"
         async with self._http.stream("GET", url, params=query, headers=headers) as answer:
