@@ -19,7 +19,7 @@ from speedrun_operator.kube.served import Served, settled
 from speedrun_operator.lifecycle.situation import Notice
 
 logger = logging.getLogger(__name__)
-WELL_SECONDS, ILL_SECONDS = 300.0, 15.0
+WELL_SECONDS, ILL_SECONDS = 60.0, 15.0
 AGAIN_SECONDS = 60.0  # what is missing is said again in the log so often
 
 STALE = Notice(
@@ -47,7 +47,7 @@ class CrdWatch:
         """What was found last; None: nothing yet."""
 
     async def run(self) -> None:
-        """Look at once and every few minutes, until cancelled."""
+        """Look at once and every minute, until cancelled."""
         while True:
             try:
                 await self.found(await settled(self._kube))

@@ -11,12 +11,9 @@ import hashlib
 import logging
 import math
 import signal
-import sys
 import time
 from collections.abc import Coroutine
 from datetime import timedelta
-
-from pythonjsonlogger.json import JsonFormatter
 
 from speedrun_operator import __version__
 from speedrun_operator.api.names import cluster8
@@ -45,6 +42,7 @@ from speedrun_operator.kube.transport import tls_context
 from speedrun_operator.lifecycle.situation import Policy, Waiting
 from speedrun_operator.listeners import AddressFault, listening
 from speedrun_operator.login import Login, LoginTarget
+from speedrun_operator.logs import configure_logging
 from speedrun_operator.outside import access, platform_api
 from speedrun_operator.planning import Site
 from speedrun_operator.platform.client import PlatformApi
@@ -272,29 +270,3 @@ async def _until(stop: asyncio.Event, work: Coroutine[None, None, str]) -> str |
     with contextlib.suppress(asyncio.CancelledError):
         await task
     return None
-
-
-def configure_logging(settings: Settings) -> None:
-    """One line a record on stderr, JSON unless `log_format` is text."""
-    handler = logging.StreamHandler(sys.stderr)
-    if settings.log_format == "json":
-        handler.setFormatter(
-            JsonFormatter(
-                "{asctime}{levelname}{name}{message}",
-                style="{",
-                rename_fields={"asctime": "time", "levelname": "level"},
-            )
-        )
-    else:
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(message)s"))
-    root = logging.getLogger()
-    root.handlers = [handler]
-    root.setLevel(settings.log_level.upper())
-    logging.getLogger("kopf._core.reactor.running").addFilter(_news)
-    for chatty in ("asyncssh", "kopf", "aiohttp", "asyncio", "httpx", "httpcore"):
-        logging.getLogger(chatty).setLevel("WARNING")
-
-
-def _news(record: logging.LogRecord) -> bool:
-    """Kopf warns that its thread gets no signals; here it is so by design."""
-    return not record.getMessage().startswith("OS signals are ignored")

@@ -22,6 +22,8 @@ from unit.metrics.scraping import Scrape, scrape
 
 DEPLOYMENT = {"SPEEDRUN_DEPLOYMENT__NAME": "speedrun-operator", "SPEEDRUN_DEPLOYMENT__NAMESPACE": "speedrun-system"}
 
+NO_LOGIN = ("ssh_host", "ssh_user", "ssh_key", "ssh_known_hosts")
+
 
 def stale_crd() -> str:
     """This version's CRD without a field."""
@@ -104,9 +106,10 @@ def _seen_while_they_run(found: Scrape, namespace: str) -> None:
 @pytest.mark.full
 def test_a_missing_crd_is_waited_for_and_one_that_is_removed_too(tmp_path: Path) -> None:
     place = Place(state=tmp_path / "bed")
-    with Bed(place, "kubernetes").hold() as facts:
+    with Bed(place, "kubernetes").hold() as half:
+        facts = Facts({"ssh_port": "22", "job_python": "python3", **dict.fromkeys(NO_LOGIN, ""), **half.flat})
         kubectl = Kubectl(facts.kubectl, facts.kubeconfig)
-        with operator_with_metrics(place, facts, SPEEDRUN_LOGIN__HOST="") as (operator, port):
+        with operator_with_metrics(place, facts) as (operator, port):
             kubectl("delete", "crd", "speedruns.speedrun.dev")
             operator.start(wait=False)
             until("/metrics to say it", lambda: _installed(port) == 0)
