@@ -77,6 +77,7 @@ class Finished:
         self._counts = found.counts
         gone = found.covered | found.before
         self._recent = {uid: shown for uid, shown in self._recent.items() if uid not in gone}
+        self._list = _List(set())
 
     def counts(self) -> Counts:
         """How many, by namespace and phase."""

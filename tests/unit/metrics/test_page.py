@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from dataclasses import replace
 
 import pytest
@@ -109,16 +108,13 @@ def test_openmetrics_is_served_to_who_asks_for_it() -> None:
     assert answer.body.endswith(b"# EOF\n")
 
 
-def test_a_thousand_speedruns_cost_what_the_documents_say() -> None:
-    live = [replace(TRAINING, identity=Identity("lab", f"attempt-{each:04}", str(each))) for each in range(1000)]
-    page = metrics(lambda: replace(FIGURES, work=replace(WORK, live=live)), 1000)
-    began = time.perf_counter()
-    body = page({}).body
-    took = time.perf_counter() - began
-    samples = [each for each in Scrape.of(body.decode()).samples if each.labels.keys() >= {*ONE}]
-    assert len(samples) == 12 * 1000
-    assert len(body) < 1_200_000, len(body)
-    assert took < 5, took  # a tenth of a second where nothing else runs
+def test_a_speedrun_costs_what_the_documents_say() -> None:
+    live = [replace(TRAINING, identity=Identity("lab", f"attempt-{each:04}", str(each))) for each in range(100)]
+    page = metrics(lambda: replace(FIGURES, work=replace(WORK, live=live, finished=[])), 1000)
+    body = page({}).body.decode()
+    assert len([each for each in Scrape.of(body).samples if each.labels.keys() >= {*ONE}]) == 12 * 100
+    mine = [line for line in body.splitlines() if "attempt-0042" in line]
+    assert len("\n".join(mine)) < 1024
 
 
 def test_ended_ones_keep_their_result() -> None:
