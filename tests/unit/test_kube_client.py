@@ -105,6 +105,20 @@ async def test_errors_by_what_to_do(code: int, kind: type[ApiError], server: tup
     assert len(server[0].seen) == 1, "whoever asks decides when it is tried again"
 
 
+async def test_requests_are_counted_by_what_was_answered(server: tuple[Server, str], kube: Kube) -> None:
+    await kube.request("GET", "/version")
+    server[0].says(403, status(403, "no"))
+    for _ in range(2):
+        with pytest.raises(Refused):
+            await kube.request("GET", "/version")
+    assert dict(kube.answers) == {200: 1, 403: 2}
+    nobody = Kube(Access(Says("http://127.0.0.1:1")))
+    with pytest.raises(Unavailable):
+        await nobody.request("GET", "/version")
+    assert dict(nobody.answers) == {0: 1}
+    await nobody.close()
+
+
 @pytest.mark.parametrize(
     ("retry_after", "seconds"),
     [("3", 3.0), ("0", 0.0), ("Wed, 21 Oct 2026 07:28:00 GMT", None), ("", None), ("-1", None)],

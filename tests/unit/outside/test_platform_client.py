@@ -36,6 +36,7 @@ async def test_every_route_is_asked_with_its_own_parameter_and_nothing_is_writte
     api = connect()
     for read in READS.values():
         await read(api)
+    assert dict(api.answers) == {200: len(READS)}
     business, platform_ = {"businessOrgId": ORGANIZATION}, {"organizationId": ORGANIZATION}
     assert [(each.method, each.path, each.query, each.status) for each in platform.seen] == [
         ("GET", "/platform/clusters", business, 200),
