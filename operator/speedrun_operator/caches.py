@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import sys
 from dataclasses import dataclass
 from datetime import timedelta
@@ -12,7 +13,10 @@ from speedrun_operator.backends.slurm.housekeeping import Housekeeper, Housekeep
 from speedrun_operator.keeper import Wanted, wanted
 from speedrun_operator.kube.access import AccessError
 from speedrun_operator.kube.client import ApiError, Kube
+from speedrun_operator.lifecycle.situation import Waiting
+from speedrun_operator.login import Login
 from speedrun_operator.login.errors import LoginError
+from speedrun_operator.login_secret import NoNamespace, Team, read, secrets_namespace, teams
 from speedrun_operator.outside import access, platform_api
 from speedrun_operator.platform.client import PlatformApi
 from speedrun_operator.preparation.storage import GIB, CacheEntry, gib, over_the_cap, removable
@@ -34,15 +38,53 @@ class Prune:
 
 
 async def run(command: str, prune: Prune, settings: Settings) -> int:
-    """`cache list` and `cache prune`; the exit code."""
+    """`cache list` and `cache prune`, of every login; the exit code."""
     logging.getLogger("speedrun_operator").addHandler(logging.NullHandler())
-    if settings.login.missing:
+    if settings.login.missing and not settings.logins:
         return _fault(f"login is not configured: set {', '.join(settings.login.missing)}")
-    login = slurm_login(settings)
-    housekeeper = Housekeeper(login, settings.slurm.root)
+    api: PlatformApi | None = None
+    kube: Kube | None = None
+    try:
+        live, unknown = Wanted(), None
+        if not prune.offline or settings.logins:  # whose Secrets are in the API server
+            try:
+                api = platform_api(settings.platform) if settings.platform.in_use else None
+                kube = Kube(access(settings, api))
+                live = Wanted() if prune.offline else await wanted(kube, settings.watch.namespaces)
+            except (AccessError, ApiError) as error:
+                unknown = f"it is not known what live Speedruns wait for: {error}"
+        if not settings.logins:
+            return await _of_one(command, prune, settings, slurm_login(settings), settings.slurm.root, live, unknown)
+        if kube is None:
+            return _fault(f"{unknown}; nor are the Secrets of logins")
+        return max([await _of_team(each, command, prune, settings, kube, live, unknown) for each in teams(settings)])
+    finally:
+        if kube is not None:
+            await kube.close()
+        if api is not None:
+            await api.close()
+
+
+async def _of_team(
+    team: Team, command: str, prune: Prune, settings: Settings, kube: Kube, live: Wanted, unknown: str | None
+) -> int:
+    whose = ", ".join(team.namespaces)
+    try:
+        found = await read(kube, settings, secrets_namespace(settings), team, patience=math.inf)
+    except (ApiError, NoNamespace) as error:
+        return _fault(f"{whose}: {error}")
+    if isinstance(found, Waiting):
+        return _fault(f"{whose}: {found.message}")
+    print(f"{whose}: {found}, {team.root}", flush=True)
+    return await _of_one(command, prune, settings, Login(found), team.root, live, unknown)
+
+
+async def _of_one(
+    command: str, prune: Prune, settings: Settings, login: Login, root: str, live: Wanted, unknown: str | None
+) -> int:
+    housekeeper = Housekeeper(login, root)
     try:
         found = await housekeeper.look()
-        live, unknown = await _live(settings, offline=prune.offline)
         if command == "list":
             _print_list(found, live, unknown)
             return 0
@@ -53,25 +95,6 @@ async def run(command: str, prune: Prune, settings: Settings) -> int:
         return _fault(str(error))
     finally:
         await login.close()
-
-
-async def _live(settings: Settings, *, offline: bool) -> tuple[Wanted, str | None]:
-    """What live Speedruns want, or why that is not known."""
-    if offline:
-        return Wanted(), None
-    api: PlatformApi | None = None
-    kube: Kube | None = None
-    try:
-        api = platform_api(settings.platform) if settings.platform.in_use else None
-        kube = Kube(access(settings, api))
-        return await wanted(kube, settings.watch.namespaces), None
-    except (AccessError, ApiError) as error:
-        return Wanted(), f"it is not known what live Speedruns wait for: {error}"
-    finally:
-        if kube is not None:
-            await kube.close()
-        if api is not None:
-            await api.close()
 
 
 def _print_list(found: Inventory, live: Wanted, unknown: str | None) -> None:

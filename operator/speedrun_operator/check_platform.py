@@ -34,7 +34,7 @@ async def platform_findings(api: PlatformApi, settings: Settings) -> AsyncIterat
     yield Finding("cluster", missing is None, f"{missing.reason}: {missing.message}" if missing else summary(facts))
     if not facts.ssh.known and facts.ssh.message:
         yield Finding("ssh access", None, facts.ssh.message)
-    if settings.login.key_file is not None:
+    if settings.login.key_file is not None and not settings.logins:
         yield Finding("ssh key", *await key_report(api, settings.platform.cluster, settings.login.key_file))
 
 

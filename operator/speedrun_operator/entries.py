@@ -11,9 +11,12 @@ from datetime import datetime
 from speedrun_operator.api.phases import AllocationState, PreparationState
 from speedrun_operator.api.resource import Resource
 from speedrun_operator.api.spec import Backend as Kind
-from speedrun_operator.backends.base import AllocationRef, PrepareRef
+from speedrun_operator.api.status import Allocation
+from speedrun_operator.backends.base import AllocationRef, Place, PrepareRef
 from speedrun_operator.clock import SYSTEM, Clock
+from speedrun_operator.lifecycle.observation import Unknown
 from speedrun_operator.lifecycle.situation import Policy, Waiting
+from speedrun_operator.logins import Logins
 from speedrun_operator.planning import Site
 from speedrun_operator.policy import Rules, asked_code, forbidden
 from speedrun_operator.recipes.recipe import Recipe
@@ -38,14 +41,48 @@ class Setup:
     pod_poll_seconds: float = 5.0
     most_finished: int = 0
     waiting: Mapping[Kind, Waiting] = field(default_factory=dict)
+    logins: Logins = field(default_factory=Logins)
 
     def waits(self, resource: Resource) -> Waiting | None:
-        """What keeps this resource's allocations from being submitted, as long as the operator's settings are these."""
+        """What keeps this resource's allocations from being submitted, as long as the operator's settings are these.
+
+        So do the Secrets of logins; when one of those changes, whoever waits for it looks again.
+        """
         waiting = self.waiting.get(kind_of(resource))
+        if waiting is None and kind_of(resource) is Kind.SLURM:
+            waiting = self.logins.waits(resource.identity.namespace)
         if waiting is not None or resource.spec is None:
             return waiting
         later = forbidden(self.rules, resource.identity, resource.spec, asked_code(resource.spec))
         return Waiting(later.reason, later.message) if later is not None else None
+
+    def place(self, resource: Resource) -> Place | None:
+        """Where a resource's next allocation goes; None: nowhere, since its namespace has no login."""
+        if kind_of(resource) is not Kind.SLURM:
+            return Place(kind_of(resource))
+        return self.slurm(resource.identity.namespace)
+
+    def slurm(self, namespace: str) -> Place | None:
+        """The login that a namespace's jobs go through."""
+        name = self.logins.name_of(namespace)
+        return None if name is None else Place(Kind.SLURM, name)
+
+    def login(self, resource: Resource) -> str | None:
+        """Whom its next allocation is submitted as, where namespaces have logins of their own; empty: not known now."""
+        if kind_of(resource) is not Kind.SLURM or not self.logins.apart:
+            return None
+        return self.logins.identity_of(resource.identity.namespace) or ""
+
+    def elsewhere(self, resource: Resource) -> Unknown | None:
+        """Said of a resource with an allocation that was submitted through a login that its namespace has not now."""
+        lost = next((each for each in resource.status.allocations if not self.is_here(resource, each)), None)
+        return self.logins.elsewhere(resource.identity.namespace, lost.login) if lost is not None else None
+
+    def is_here(self, resource: Resource, allocation: Allocation) -> bool:
+        """Whether an allocation can be asked about: it was submitted through the login that its namespace has now."""
+        if kind_of(resource) is not Kind.SLURM or allocation.state is AllocationState.ENDED:
+            return True
+        return self.logins.holds(resource.identity.namespace, allocation.login)
 
     def period(self, kind: Kind) -> float:
         """Seconds between two polls."""
@@ -55,6 +92,7 @@ class Setup:
         """The resource's allocations as a backend is asked about them; those that ended, too, if `all_`."""
         recipe = self.recipes.get(resource.spec.recipe.name) if resource.spec else None
         log_format = recipe.log_format if recipe else DEFAULT_FORMAT
+        place = self.place(resource)
         return [
             AllocationRef(
                 resource.identity,
@@ -62,7 +100,7 @@ class Setup:
                 each.submitted or each.claimed,
                 log_format,
                 job_id=each.job_id,
-                backend=kind_of(resource),
+                place=place if self.is_here(resource, each) else None,
             )
             for each in resource.status.allocations
             if all_ or each.state is not AllocationState.ENDED
@@ -74,6 +112,7 @@ class Setup:
             PrepareRef(each.stage, each.key, each.attempt, each.submitted or resource.created)
             for each in resource.status.preparing
             if each.state in (PreparationState.QUEUED, PreparationState.RUNNING) and each.attempt is not None
+            if self.logins.holds(resource.identity.namespace, each.login)
         ]
 
 

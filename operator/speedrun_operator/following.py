@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable, Collection
 from datetime import timedelta
 
 from speedrun_operator.api.cluster import Ready
@@ -21,13 +22,16 @@ FIRST_LOOK_SECONDS = 20.0
 
 
 async def follow(
-    settings: Settings, kube: Kube, engine: Engine, backend: Backend | None, api: PlatformApi
+    settings: Settings, kube: Kube, engine: Engine, backends: Callable[[], Collection[Backend]], api: PlatformApi
 ) -> list[asyncio.Task[None]]:
-    """Start it. The cluster's readiness is known before anything is submitted, if the API answers at all."""
+    """Start it. `backends`: those of Slurm that there are now.
+
+    The cluster's readiness is known before anything is submitted, if the API answers at all.
+    """
     platform = settings.platform
 
     async def nodes() -> Ready:
-        return await usable_nodes(backend) if backend is not None else Ready()
+        return await any_usable_nodes(backends())
 
     readiness = Readiness(api, platform.cluster, engine.cluster_is, seconds=platform.poll_seconds, nodes=nodes)
     with contextlib.suppress(TimeoutError):
@@ -37,7 +41,7 @@ async def follow(
         engine.live,
         lambda: api.tokens.held.end if api.tokens.held else None,
         namespaces=settings.watch.namespaces,
-        root=settings.slurm.root,
+        root=", ".join(settings.roots),
         warn=timedelta(seconds=platform.warn_seconds),
         remind_seconds=platform.remind_seconds,
     )
@@ -45,6 +49,16 @@ async def follow(
         asyncio.create_task(readiness.run(), name="readiness"),
         asyncio.create_task(reminder.run(), name="reminder"),
     ]
+
+
+async def any_usable_nodes(backends: Collection[Backend]) -> Ready:
+    """What the first login says that sees such nodes: one that is down is no cluster that is not ready."""
+    said = Ready()
+    for asked in asyncio.as_completed([usable_nodes(each) for each in backends]):
+        said = await asked
+        if said.ready:
+            break
+    return said
 
 
 async def usable_nodes(backend: Backend) -> Ready:

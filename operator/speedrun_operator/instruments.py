@@ -6,7 +6,7 @@ Asked from the threads of the listeners: each part is read at one stroke, or by 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
@@ -32,12 +32,15 @@ POLLED = {True: "answered", False: "unanswered"}
 
 @dataclass(frozen=True)
 class Workers:
-    """The parts that work once the API server is there. `kinds`: the backends that are set up."""
+    """The parts that work once the API server is there. `kinds`: the backends that are set up.
+
+    `logins`: those that there are now.
+    """
 
     engine: Engine
     watcher: Watcher
     kinds: Sequence[Kind]
-    logins: Sequence[Login]
+    logins: Callable[[], Sequence[Login]]
 
 
 @dataclass
@@ -97,7 +100,7 @@ class Instruments:
 
 
 def _counts(workers: Workers) -> Mapping[str, int]:
-    engine, health = workers.engine, [each.health() for each in workers.logins]
+    engine, health = workers.engine, [each.health() for each in workers.logins()]
     return {
         "polls": sum([*engine.polls.values()]),
         "submissions": engine.jobs.submissions,
@@ -125,7 +128,8 @@ def _work(workers: Workers) -> Work:
         cancellations=engine.jobs.cancellations,
         watching=workers.watcher.running,
         storage=StorageFigures(storage.size, storage.free, storage.share) if storage else None,
-        logins=[_login(each) for each in workers.logins],
+        # Two Secrets may be of one user: a series is there once.
+        logins=[_login(each) for each in {str(each.target): each for each in workers.logins()}.values()],
     )
 
 

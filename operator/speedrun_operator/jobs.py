@@ -11,7 +11,7 @@ from dataclasses import replace
 from speedrun_operator.api.resource import Resource
 from speedrun_operator.api.spec import Backend as Kind
 from speedrun_operator.api.status import Status
-from speedrun_operator.backends.base import AllocationRef, Backend, PrepareRef, Snapshot
+from speedrun_operator.backends.base import AllocationRef, Backend, Place, PrepareRef, Snapshot
 from speedrun_operator.entries import DEFAULT_FORMAT, Entry, Setup, kind_of
 from speedrun_operator.lifecycle.observation import Accepted, Busy, Outcome, PrepareOutcome, Ready, Underway, Unknown
 from speedrun_operator.lifecycle.situation import Ask, Submit, Waiting
@@ -19,12 +19,14 @@ from speedrun_operator.planner import Planner
 from speedrun_operator.planning import FIRST_ARM, RunPlan
 
 logger = logging.getLogger(__name__)
+NOWHERE = Busy("BackendMissing", "the operator has no such backend or login now; it is submitted once there is one")
+ELSEWHERE = Unknown("BackendMissing", "the operator has no such backend or login now", reachable=False)
 
 
 class Jobs:
-    """See the module. Counts are since the start."""
+    """See the module. Counts are since the start. `backends`: what there is now, which changes with the Secrets."""
 
-    def __init__(self, backends: Mapping[Kind, Backend], setup: Setup, planner: Planner) -> None:
+    def __init__(self, backends: Mapping[Place, Backend], setup: Setup, planner: Planner) -> None:
         self._backends = backends
         self._planner = planner
         self._setup = setup
@@ -61,11 +63,13 @@ class Jobs:
         arms = {each.index: each.arm for each in resource.status.runs}
         runs = [(index, arms.get(index, FIRST_ARM)) for index in allocation.runs]
         self.submissions += 1
-        backend = self._backends[ref.backend]
+        backend = self._at(ref.place)
+        if backend is None:
+            return ELSEWHERE
         outcome = await backend.submit(
             ref, plan_.for_runs(runs, allocation.time_limit_seconds, allocation.avoids or ())
         )
-        self.outcomes[ref.backend, type(outcome)] += 1
+        self.outcomes[kind_of(resource), type(outcome)] += 1
         name = backend.name_of(ref)
         if isinstance(outcome, Accepted):
             logger.info("%s: %s is job %s", resource.identity, name, outcome.job_id)
@@ -82,7 +86,9 @@ class Jobs:
             return {ask.need.key: Busy(sealed.reason, sealed.message) for ask in asks}
         plan_ = replace(plan_, sealed=sealed)
         self.preparations += len(asks)
-        backend = self._backends[kind_of(resource)]
+        backend = self._at(self._setup.place(resource))
+        if backend is None:
+            return {ask.need.key: NOWHERE for ask in asks}
         answers = await asyncio.gather(*(backend.prepare(each, plan_) for each in asks))
         for ask, answer in zip(asks, answers, strict=True):
             match answer:
@@ -102,29 +108,34 @@ class Jobs:
             logger.warning("%s: not cancelled yet: %s: %s", entry.resource.identity, answer.reason, answer.message)
             return False
         now = self._setup.clock.monotonic()
-        gone = {ref.allocation: now for ref in refs if answer.get(self.name_of(ref))}
+        gone = {ref.allocation: now for ref in refs if (name := self.name_of(ref)) is not None and answer.get(name)}
         entry.gone |= gone
         return len(gone) == len(refs)
 
     async def cancel(self, refs: Sequence[AllocationRef]) -> Mapping[str, bool] | Unknown:
-        """As `Backend.cancel`, counted, of allocations that are all in one place. Unknown where that is not set up."""
+        """As `Backend.cancel`, counted, of one Speedrun's allocations. Unknown where some cannot be reached now."""
         self.cancellations += 1
-        backend = self._backends.get(refs[0].backend) if refs else None
-        if backend is None:
-            return Unknown("BackendMissing", "the operator has no such backend now", reachable=False) if refs else {}
-        return await backend.cancel(refs)
+        here = [each for each in refs if self._at(each.place) is not None]
+        backend = self._at(here[0].place) if here else None
+        answer = await backend.cancel(here) if backend is not None else {}
+        return answer if len(here) == len(refs) else ELSEWHERE
 
     def can(self, kind: Kind) -> bool:
-        """Whether the operator has this backend now."""
-        return kind in self._backends
+        """Whether the operator has this backend now, or has logins for it."""
+        return any(place.kind is kind for place in self._backends) or (kind is Kind.SLURM and self._setup.logins.apart)
 
-    def name_of(self, ref: AllocationRef) -> str:
-        return self._backends[ref.backend].name_of(ref)
+    def _at(self, place: Place | None) -> Backend | None:
+        return self._backends.get(place) if place is not None else None
+
+    def name_of(self, ref: AllocationRef) -> str | None:
+        """The allocation's name there; None where nobody can be asked."""
+        backend = self._at(ref.place)
+        return backend.name_of(ref) if backend is not None else None
 
     def with_log_path(self, resource: Resource, status: Status) -> Status:
         """`status` with where a person finds the newest allocation's log."""
-        backend = self._backends.get(kind_of(resource))
-        if not status.allocations or backend is None:
+        backend = self._at(self._setup.place(resource))
+        if not status.allocations or backend is None or not self._setup.is_here(resource, status.allocations[-1]):
             return status
         newest = status.allocations[-1]
         ref = AllocationRef(resource.identity, newest.id, newest.claimed, DEFAULT_FORMAT)

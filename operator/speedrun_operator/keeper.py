@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 from speedrun_operator.api.resource import Resource
@@ -45,13 +45,18 @@ async def wanted(kube: Kube, namespaces: Sequence[str]) -> Wanted:
 
 
 class Keeper:
-    """Keeps the cache below its cap and ledgers for their days, as the settings say."""
+    """Keeps every login's cache below its cap and its ledgers for their days, as the settings say."""
 
     def __init__(
-        self, kube: Kube, housekeeper: Housekeeper, namespaces: Sequence[str], settings: CacheSettings
+        self,
+        kube: Kube,
+        housekeepers: Callable[[], Collection[Housekeeper]],
+        namespaces: Sequence[str],
+        settings: CacheSettings,
     ) -> None:
+        """`housekeepers`: those of the logins that there are now."""
         self._kube = kube
-        self._housekeeper = housekeeper
+        self._housekeepers = housekeepers
         self._namespaces = namespaces
         self._settings = settings
 
@@ -61,19 +66,28 @@ class Keeper:
             await asyncio.sleep(self._settings.period_seconds * random.uniform(0.9, 1.1))
             try:
                 await self.once()
-            except (ApiError, LoginError, HousekeepingError) as error:
+            except ApiError as error:
                 logger.warning("housekeeping: %s", error)
 
     async def once(self) -> None:
-        """Look once. Raises ApiError, LoginError, HousekeepingError."""
+        """Look once. Raises ApiError."""
         live = await wanted(self._kube, self._namespaces)
+        await asyncio.gather(*(self._look(each, live) for each in self._housekeepers()))
+
+    async def _look(self, housekeeper: Housekeeper, live: Wanted) -> None:
+        try:
+            await self._keep(housekeeper, live)
+        except (LoginError, HousekeepingError) as error:
+            logger.warning("housekeeping: %s", error)
+
+    async def _keep(self, housekeeper: Housekeeper, live: Wanted) -> None:
         if self._settings.most_gib:
-            found = await self._housekeeper.look()
+            found = await housekeeper.look()
             gone = over_the_cap(found.entries, live.keys, found.now, self._settings.most_gib * GIB)
-            told = await self._housekeeper.remove(gone) if gone else {}
+            told = await housekeeper.remove(gone) if gone else {}
             for each in gone:
                 logger.info("cache: %s (%s): %s", each, gib(each.bytes), told.get(str(each), "not answered"))
         if self._settings.ledger_days:
-            count = await self._housekeeper.remove_ledgers(self._settings.ledger_days, live.uids, dry=False)
+            count = await housekeeper.remove_ledgers(self._settings.ledger_days, live.uids, dry=False)
             if count:
                 logger.info("%d ledgers older than %d days are removed", count, self._settings.ledger_days)

@@ -29,9 +29,11 @@ REGISTRY = "spec.slurm.registrySecretRef"
 
 
 class Planner:
-    """See the module. `sources` is None where no login is configured: what needs it is then not planned."""
+    """See the module. `sources`, of a namespace: None where it has no login; what needs one is then not planned."""
 
-    def __init__(self, kube: Kube, sources: Sources | None, recipes: Mapping[str, Recipe], site: Site) -> None:
+    def __init__(
+        self, kube: Kube, sources: Callable[[str], Sources | None], recipes: Mapping[str, Recipe], site: Site
+    ) -> None:
         self._kube = kube
         self._sources = sources
         self._recipes = recipes
@@ -54,9 +56,10 @@ class Planner:
             return made, None  # its secrets are the kubelet's affair, and its code the recipe's own
         recipe = self._recipes[spec.recipe.name]
         if source is None and (asked := wanted(spec, recipe)) is not None:
-            if self._sources is None or not look:
+            sources = self._sources(resource.identity.namespace)
+            if sources is None or not look:
                 return None, None
-            found = await self._resolved(resource.identity.namespace, asked, recipe)
+            found = await self._resolved(sources, resource.identity.namespace, asked, recipe)
             if isinstance(found, Unresolved):
                 if not found.heals:
                     return Refusal(found.reason, found.message), None
@@ -102,14 +105,13 @@ class Planner:
                 raise _Waits(Reason.PATCH_CHANGED, message)
         return Sealed(tuple(environment), git, registry, patch)
 
-    async def _resolved(self, namespace: str, asked: Wanted, recipe: Recipe) -> Source | Unresolved:
-        assert self._sources is not None
+    async def _resolved(self, sources: Sources, namespace: str, asked: Wanted, recipe: Recipe) -> Source | Unresolved:
         try:
             patch = await self._patch(namespace, asked.patch) if asked.patch else b""
             git = await self._git(namespace, asked.secret, asked.repository or "") if asked.secret else ""
         except _Waits as waits:
             return Unresolved(Reason(waits.waiting.reason), waits.waiting.message, heals=True)
-        found = await self._sources.resolve(asked, recipe, git.encode())
+        found = await sources.resolve(asked, recipe, git.encode())
         return found.patched(patch) if isinstance(found, Source) and asked.patch else found
 
     async def _git(self, namespace: str, ref: KeyRef, repository: str) -> str:

@@ -22,6 +22,7 @@ class Rules:
 
     `custom`: recipes of the Speedrun's own. `foreign`: code that is not the recipe's own (another repository, revision,
     path or patch, or an image). `home`: the operator's own namespace, where it keeps its secrets; None: it is outside.
+    `secrets`: where the Secrets of namespaces' logins are; a Speedrun there could have them read into its job.
     """
 
     recipes: tuple[str, ...] = ()
@@ -30,6 +31,7 @@ class Rules:
     foreign: bool = True
     home: str | None = None
     home_allowed: bool = False
+    secrets: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,9 @@ def asked_code(spec: Spec) -> tuple[Asked, ...]:
 
 def forbidden(rules: Rules, identity: Identity, spec: Spec, asked: tuple[Asked, ...] = ()) -> Later | None:
     """Why the site's rules keep a Speedrun waiting, naming the setting that would allow it; None: they do not."""
+    if identity.namespace == rules.secrets:
+        what = f"metadata.namespace: {rules.secrets} holds the Secrets of all logins; no Speedrun is run there"
+        return Later(Reason.NOT_ALLOWED.value, what)
     if rules.home is not None and identity.namespace == rules.home and not rules.home_allowed:
         return _no(f"metadata.namespace: {rules.home} is the operator's own namespace", "policy.own_namespace=true")
     name = spec.recipe.name

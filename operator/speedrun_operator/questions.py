@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from speedrun_operator.api.spec import Backend as Kind
-from speedrun_operator.backends.base import AllocationRef, Backend, PrepareRef, Snapshot
-from speedrun_operator.entries import Entry, Setup, kind_of
+from speedrun_operator.backends.base import AllocationRef, Backend, Place, PrepareRef, Snapshot
+from speedrun_operator.entries import Entry, Setup
 from speedrun_operator.jobs import Jobs
 from speedrun_operator.lifecycle.decide import is_finished
 from speedrun_operator.lifecycle.observation import Observed, Prepared
@@ -26,20 +25,24 @@ class Questions:
         cls,
         entries: Mapping[str, Entry],
         setup: Setup,
-        kind: Kind,
+        place: Place,
         backend: Backend,
         names: frozenset[str] | None = None,
     ) -> Questions:
-        """What to ask `backend`, whose kind this is: about everything live there, or about `names` alone."""
+        """What to ask `backend`, whose place this is: about everything live there, or about `names` alone."""
         live = {
             uid: entry.resource
             for uid, entry in entries.items()
-            if kind_of(entry.resource) is kind
+            if setup.place(entry.resource) == place
             and not entry.resource.deleting
             and not is_finished(entry.resource.status)
         }
         refs = {
-            uid: [each for each in setup.refs(resource) if not names or backend.name_of(each) in names]
+            uid: [
+                each
+                for each in setup.refs(resource)
+                if each.place == place and (not names or backend.name_of(each) in names)
+            ]
             for uid, resource in live.items()
         }
         makes = {uid: setup.preparing(resource) for uid, resource in live.items()} if not names else {}

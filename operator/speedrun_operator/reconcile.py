@@ -13,14 +13,14 @@ import asyncio
 import logging
 import random
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from speedrun_operator.api.cluster import ClusterState
 from speedrun_operator.api.names import Identity
 from speedrun_operator.api.resource import Resource
 from speedrun_operator.api.spec import Backend as Kind
-from speedrun_operator.backends.base import Backend, Snapshot, Sources
+from speedrun_operator.backends.base import Backend, Place, Snapshot, Sources
 from speedrun_operator.entries import Entry, Setup, kind_of, lent, newer
 from speedrun_operator.expiry import Expiry
 from speedrun_operator.finished import Finished
@@ -28,51 +28,59 @@ from speedrun_operator.jobs import Jobs
 from speedrun_operator.kube.client import ApiError, Conflict, Kube, NotFound, Refused
 from speedrun_operator.lifecycle.decide import decide, is_finished, is_settled
 from speedrun_operator.lifecycle.observation import Busy, Observed, Outcome, Prepared, PrepareOutcome, Unknown
-from speedrun_operator.lifecycle.situation import Situation
+from speedrun_operator.lifecycle.situation import Situation, Waiting
+from speedrun_operator.places import Places
 from speedrun_operator.planner import Planner
 from speedrun_operator.planning import RunPlan
 from speedrun_operator.preparation.storage import Storage
 from speedrun_operator.questions import Questions
 from speedrun_operator.record import Record
 from speedrun_operator.release import Release
-from speedrun_operator.surroundings import Surroundings
 
 logger = logging.getLogger(__name__)
 
 MOST_ROUNDS = 8
-AT_ONCE = 16
 POLL_LEAST = 1.0
 RETRY_FIRST, RETRY_LONGEST = 2.0, 60.0
 MOST_SLEEP = 3600.0
 
 
 class Engine:
-    """See the module. A backend that is not configured is not in `backends`; `Setup.waiting` then says so."""
+    """See the module. A backend that is not configured is not in `backends`; `Setup.waiting` then says so.
+
+    Where namespaces have logins of their own, each has a backend of its own, which `opened` and `shut` bring and take.
+    """
 
     def __init__(
         self, *, kube: Kube, backends: Mapping[Kind, Backend], setup: Setup, sources: Sources | None = None
     ) -> None:
-        self._backends = backends
+        self._places = Places(backends, sources, setup)
         self._clock = setup.clock
         self._setup = setup
         self._entries: dict[str, Entry] = {}
-        self._slots = asyncio.Semaphore(AT_ONCE)
         self._tasks: set[asyncio.Task[None]] = set()
         self.expiry = Expiry(kube, setup.clock)
         self.finished = Finished(setup.most_finished)
         self.polls: Counter[tuple[Kind, bool]] = Counter()
         """By backend, and whether it answered."""
-        self.storage: Storage | None = None
         self._record = Record(kube, setup.clock)
-        self._planner = Planner(kube, sources, setup.recipes, setup.site)
-        self._jobs = Jobs(backends, setup, self._planner)
-        self._around = Surroundings(backends.get(Kind.SLURM), setup.clock)
+        self._planner = Planner(kube, self._places.sources, setup.recipes, setup.site)
+        self._jobs = Jobs(self._places.backends, setup, self._planner)
         self._release = Release(kube, self._jobs, setup)
 
     @property
     def jobs(self) -> Jobs:
         """What was asked of the backends, for its counts."""
         return self._jobs
+
+    @property
+    def storage(self) -> Storage | None:
+        return self._places.storage
+
+    @property
+    def backends(self) -> Collection[Backend]:
+        """Those that there are now."""
+        return [*self._places.backends.values()]
 
     # --- what comes in -------------------------------------------------------------------------------------------
 
@@ -100,15 +108,32 @@ class Engine:
             return
         if entry.retry is not None:
             entry.retry.cancel()
-        if backend := self._backends.get(kind_of(entry.resource)):
-            for ref in self._setup.refs(entry.resource, all_=True):
+        for ref in self._setup.refs(entry.resource, all_=True):
+            if ref.place is not None and (backend := self._places.backends.get(ref.place)):
                 backend.forget(backend.name_of(ref))
 
     def cluster_is(self, state: ClusterState) -> None:
         """The cluster's readiness changed: whoever waits for it looks again."""
-        self._around.cluster = state
+        self._places.cluster = state
         for uid in self._entries:
             self._wake(uid)
+
+    def opened(self, name: str, identity: str, backend: Backend, sources: Sources) -> Backend | None:
+        """As `Places.open`; whoever waits for this login looks again."""
+        before = self._places.open(name, identity, backend, sources)
+        self._look_again(name)
+        return before
+
+    def shut(self, name: str, fault: Waiting) -> Backend | None:
+        """As `Places.shut`; the resources of this login say so."""
+        before = self._places.shut(name, fault)
+        self._look_again(name)
+        return before
+
+    def _look_again(self, name: str) -> None:
+        for uid, entry in self._entries.items():
+            if self._setup.place(entry.resource) == Place(Kind.SLURM, name):
+                self._wake(uid)
 
     def live(self) -> list[Resource]:
         """The Speedruns that are not finished. May be asked from any thread."""
@@ -117,14 +142,14 @@ class Engine:
 
     async def release(self, identity: Identity) -> None:
         """End the jobs of an object that is being deleted; return when they are gone, or after `release_seconds`."""
-        if self._backends:
+        if self._places.backends or self._setup.logins.apart:
             await self._release.release(identity, self._entries.get(identity.uid))
 
     # --- loops ---------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Poll until cancelled."""
-        loops = [self.expiry.run(), *(self._follow(*each) for each in self._backends.items())]
+        loops = [self.expiry.run(), *map(self._follow, self._places.all())]
         side = [asyncio.create_task(each) for each in loops]
         try:
             await asyncio.gather(*side)
@@ -132,31 +157,38 @@ class Engine:
             for task in (*side, *self._tasks):
                 task.cancel()
 
-    async def _follow(self, kind: Kind, backend: Backend) -> None:
+    async def _follow(self, place: Place) -> None:
         """Poll all that is live in one place, and what it has news of in between."""
         while True:
+            period = self._setup.period(place.kind) * random.uniform(0.9, 1.1)
+            backend = self._places.backends.get(place)
+            if backend is None:
+                await asyncio.sleep(period)
+                continue
             began = self._clock.monotonic()
-            snapshot = await self._poll(kind, backend)
+            snapshot = await self._poll(place, backend)
             took = self._clock.monotonic() - began
-            period = 0.0 if snapshot.behind else self._setup.period(kind) * random.uniform(0.9, 1.1)
+            period = 0.0 if snapshot.behind else period
             # It is left alone for at least as long as it was kept busy.
             end = self._clock.monotonic() + max(POLL_LEAST, snapshot.rest, took, period - took)
             while (left := end - self._clock.monotonic()) > 0:
                 names = await backend.changed(left)
                 if names is None:
                     break
-                await self._poll(kind, backend, names)
+                await self._poll(place, backend, names)
 
-    async def _poll(self, kind: Kind, backend: Backend, names: frozenset[str] | None = None) -> Snapshot:
+    async def _poll(self, place: Place, backend: Backend, names: frozenset[str] | None = None) -> Snapshot:
         """One poll of everything live there, or of `names`."""
-        questions = Questions.of(self._entries, self._setup, kind, backend, names)
+        questions = Questions.of(self._entries, self._setup, place, backend, names)
         if not questions.uids:
             return Snapshot()
-        snapshot = self._around.gone()
+        snapshot = self._places.gone()
         if snapshot is None:
             snapshot = await questions.ask(self._jobs)
-            self.polls[kind, snapshot.error is None] += 1
-        self.storage = snapshot.storage or self.storage
+            self.polls[place.kind, snapshot.error is None] += 1
+            if self._places.backends.get(place) is not backend:
+                return Snapshot()  # its login has changed meanwhile, and with it who was asked
+        self._places.noted(place, snapshot)
         await asyncio.gather(*(self._after_poll(uid, questions, snapshot) for uid in questions.uids))
         return snapshot
 
@@ -207,8 +239,9 @@ class Engine:
         if entry is None:
             return
         try:
-            async with entry.lock, self._slots:  # who holds a slot never waits for a lock
-                settled = await self._settle(entry, observed or {}, prepared or {}, unanswered)
+            slots = self._places.slots(entry.resource)
+            async with entry.lock, slots:  # who holds a slot never waits for a lock
+                settled = await self._settle(entry, slots, observed or {}, prepared or {}, unanswered)
         except NotFound:
             self.gone(uid)
             return
@@ -246,6 +279,7 @@ class Engine:
     async def _settle(
         self,
         entry: Entry,
+        slots: asyncio.Semaphore,
         observed: Mapping[int, Observed],
         prepared: Mapping[str, Prepared],
         unanswered: Unknown | None,
@@ -269,10 +303,12 @@ class Engine:
             if not resource.protected:
                 return True  # Kopf adds the finalizer; its event wakes us
             forbidden = self._setup.waits(resource)
-            async with lent(self._slots):
+            around, login = self._places.around(resource), self._setup.login(resource)
+            async with lent(slots):
                 plan_, waiting = await self._planner.plan(resource, look=forbidden is None)
                 if forbidden is None and waiting is None and kind_of(resource) is Kind.SLURM:
-                    plan_, waiting = await self._around.placed(resource, plan_)
+                    plan_, waiting = await around.placed(resource, plan_)
+                controller_started = await around.controller_started(observed.values())
             if entry.resource is not resource:  # it changed meanwhile
                 continue
             entry.now_missing(waiting)
@@ -281,13 +317,14 @@ class Engine:
                 plan=plan_,
                 now=self._clock.now(),
                 cluster=self._setup.cluster,
+                login=login,
                 waiting=forbidden or waiting,
                 observed=observed,
                 outcomes=outcomes,
                 gone=gone,
-                unanswered=unanswered,
-                controller_started=await self._around.controller_started(observed.values()),
-                storage=self.storage if kind_of(resource) is Kind.SLURM else None,
+                unanswered=self._setup.elsewhere(resource) or unanswered,
+                controller_started=controller_started,
+                storage=around.storage,
                 prepared=prepared,
                 ensured=ensured,
                 policy=self._setup.policy,
@@ -311,7 +348,7 @@ class Engine:
             if ask or submit:
                 if not isinstance(plan_, RunPlan) or not entry.resource.protected:
                     return False
-                async with lent(self._slots):
+                async with lent(slots):
                     ensured |= await self._jobs.prepare(entry.resource, ask, plan_)
                     outcomes = await self._jobs.submit(entry.resource, submit, plan_)
                 entry.waits = any(isinstance(each, Busy | Unknown) for each in (*ensured.values(), *outcomes.values()))

@@ -65,9 +65,11 @@ class Release:
             try:
                 resource = Resource.parse(await self._kube.get_speedrun(identity.namespace, identity.name))
             except ApiError:
-                return [AllocationRef(identity, 0, self._clock.now(), DEFAULT_FORMAT)]
+                place = self._setup.slurm(identity.namespace)
+                return [AllocationRef(identity, 0, self._clock.now(), DEFAULT_FORMAT, place=place)]
         if is_finished(resource.status) or not self._jobs.can(kind_of(resource)):
             return []
-        number = len(resource.status.allocations)
-        following = AllocationRef(identity, number, self._clock.now(), DEFAULT_FORMAT, backend=kind_of(resource))
-        return [*self._setup.refs(resource), following]
+        number, place = len(resource.status.allocations), self._setup.place(resource)
+        following = AllocationRef(identity, number, self._clock.now(), DEFAULT_FORMAT, place=place)
+        # Where nothing can be asked now, nobody waits for an answer; a job that there is all the same is an orphan.
+        return [*self._setup.refs(resource), *([following] if self._jobs.name_of(following) is not None else [])]

@@ -4,7 +4,7 @@ Kopf lists again only after a restart or a break of its watch; an object whose f
 waits for an outside change, which a touched annotation is: given to what two lists in a row show so, since Kopf may be
 about to see to it. A label that says `finished` of what is not (a copy of a
 finished Speedrun carries it) hides it from the watch. Cost: two chunked lists a period, of which nothing is kept for
-finished Speedruns but their number, their TTL and the figures of the newest, and one remote command.
+finished Speedruns but their number, their TTL and the figures of the newest, and one remote command a login.
 
 A job that makes a cache entry belongs to no Speedrun. It is ended when nobody waited for its entry in two lists in a
 row, by an operator that sees the same namespaces as the one that submitted it.
@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from speedrun_operator.api.names import FINALIZER, FINISHED_LABEL, GROUP
@@ -34,6 +34,7 @@ from speedrun_operator.reconcile import Engine
 logger = logging.getLogger(__name__)
 LIVE = f"{FINISHED_LABEL}!=true"
 LABELLED = f"{FINISHED_LABEL}=true"
+JOBS_SECONDS = 10.0
 TOUCH = f"{GROUP}/touched"
 
 
@@ -43,25 +44,26 @@ def scopes(namespaces: Sequence[str]) -> list[str | None]:
 
 
 class Resync:
-    """See the module. Orphans are looked for in all of `backends`."""
+    """See the module. Orphans are looked for in all that `backends` gives."""
 
     def __init__(
         self,
         kube: Kube,
         engine: Engine,
-        backends: Sequence[Backend],
+        backends: Callable[[], Collection[Backend]],
         namespaces: Sequence[str],
         scope: str = "all",
         clock: Clock = SYSTEM,
     ) -> None:
         self._kube = kube
         self._engine = engine
-        self._backends = tuple(backends)
+        self._backends = backends
         self._namespaces = namespaces
         self._clock = clock
         self._scope = scope
         self._wanted: set[str] = set()
         self._suspects: dict[Backend, frozenset[str]] = {}
+        self._asked: dict[Backend, asyncio.Task[Sequence[MarkedJob | PrepareJob] | Unknown]] = {}
         self._lagging: frozenset[str] = frozenset()
 
     async def run(self, seconds: float) -> None:
@@ -76,7 +78,7 @@ class Resync:
     async def once(self) -> None:
         """One resync. Raises ApiError."""
         # Jobs first: a job made after this look belongs to a resource that the lists below show.
-        jobs = [(backend, await backend.jobs()) for backend in self._backends]
+        jobs = await self._jobs()
         uids: set[str] = set()
         lagging: set[str] = set()
         self._wanted = set()
@@ -92,9 +94,22 @@ class Resync:
                 await self._labelled(raw)
         self._engine.finished.done()
         self._lagging = frozenset(lagging)
-        for backend, there in jobs:
-            if not isinstance(there, Unknown):
-                await self._end_orphans(backend, there, uids)
+        await asyncio.gather(*(self._end_orphans(backend, there, uids) for backend, there in jobs.items()))
+
+    async def _jobs(self) -> dict[Backend, Sequence[MarkedJob | PrepareJob]]:
+        """The jobs of every backend that answers soon; a later answer is the next round's, and keeps nobody waiting."""
+        there = self._backends()
+        self._suspects = {backend: names for backend, names in self._suspects.items() if backend in there}
+        for backend in there:
+            if backend not in self._asked:
+                self._asked[backend] = asyncio.create_task(backend.jobs())
+        if self._asked:
+            await asyncio.wait(self._asked.values(), timeout=JOBS_SECONDS)
+        done = [backend for backend, asked in self._asked.items() if asked.done()]
+        answers = {backend: self._asked.pop(backend).result() for backend in done}
+        return {
+            backend: said for backend, said in answers.items() if not isinstance(said, Unknown) and backend in there
+        }
 
     async def _labelled(self, raw: dict[str, Any]) -> None:
         if _hidden_by_mistake(raw):

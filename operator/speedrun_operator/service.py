@@ -13,6 +13,7 @@ import math
 import signal
 import time
 from collections.abc import Coroutine
+from dataclasses import replace
 from datetime import timedelta
 
 from speedrun_operator import __version__
@@ -42,6 +43,8 @@ from speedrun_operator.kube.transport import tls_context
 from speedrun_operator.lifecycle.situation import Policy, Waiting
 from speedrun_operator.listeners import AddressFault, listening
 from speedrun_operator.login import Login, LoginTarget
+from speedrun_operator.login_secret import LOGIN_PATIENCE_SECONDS, NoNamespace, secrets_namespace
+from speedrun_operator.logins import Logins
 from speedrun_operator.logs import configure_logging
 from speedrun_operator.outside import access, platform_api
 from speedrun_operator.planning import Site
@@ -51,13 +54,13 @@ from speedrun_operator.recipes.recipe import shipped
 from speedrun_operator.reconcile import Engine
 from speedrun_operator.resync import Resync
 from speedrun_operator.settings import Settings
+from speedrun_operator.teams import Teams
 
 logger = logging.getLogger("speedrun_operator")
 CONFIGURATION_FAULT = 78  # EX_CONFIG of sysexits.h
 STOP_SECONDS = 15.0
 API_RETRY_SECONDS = 5.0
 RIGHTS_PATIENCE_SECONDS = 60.0
-LOGIN_PATIENCE_SECONDS = 20.0  # then status says that the login is starting; commands are asked for again
 
 
 async def run(settings: Settings) -> int:
@@ -83,7 +86,7 @@ async def run(settings: Settings) -> int:
                 return 0 if cluster is None else await _serve(settings, instruments, cluster, stop)
             finally:
                 beat.cancel()
-    except (AccessError, AddressFault) as error:
+    except (AccessError, AddressFault, NoNamespace) as error:
         logger.error("%s", error)
         return CONFIGURATION_FAULT
     except Refused as error:
@@ -127,6 +130,7 @@ async def _cluster(kube: Kube, held: Access, settings: Settings, crd: CrdWatch) 
 
 async def _serve(settings: Settings, instruments: Instruments, cluster: str, stop: asyncio.Event) -> int:
     kube, held, api = instruments.kube, instruments.held, instruments.api
+    where = secrets_namespace(settings) if settings.logins else None
     slurm, pods = slurm_backend(settings, cluster), pods_backend(settings, kube, cluster)
     backends: dict[Kind, Backend] = {}
     if slurm is not None:
@@ -134,21 +138,28 @@ async def _serve(settings: Settings, instruments: Instruments, cluster: str, sto
     if pods is not None:
         backends[Kind.PODS] = pods
     sources = SlurmSources(slurm.login) if slurm else None
-    engine = Engine(kube=kube, backends=backends, setup=_setup(settings, cluster), sources=sources)
+    engine = Engine(kube=kube, backends=backends, setup=_setup(settings, cluster, where), sources=sources)
     watcher = Watcher(EngineLink(engine, asyncio.get_running_loop()), held, settings.watch.namespaces)
-    resync = Resync(kube, engine, [*backends.values()], settings.watch.namespaces, scope(settings))
-    tasks = [
+    resync = Resync(kube, engine, lambda: engine.backends, settings.watch.namespaces, scope(settings))
+    tasks = []
+    if where is not None:
+        own = Teams(kube, engine, settings, where, lambda login, root: _backend_of(settings, cluster, login, root))
+        await own.once()
+        tasks.append(asyncio.create_task(own.run(), name="logins"))
+    tasks += [
         asyncio.create_task(engine.run(), name="engine"),
         asyncio.create_task(resync.run(settings.watch.resync_seconds), name="resync"),
         asyncio.create_task(instruments.crd.run(), name="the CRD's watch"),
     ]
     if api is not None:
-        tasks += await follow(settings, kube, engine, slurm, api)
-    if slurm is not None and (settings.cache.most_gib or settings.cache.ledger_days):
-        keeper = Keeper(kube, slurm.housekeeper(), settings.watch.namespaces, settings.cache)
+        tasks += await follow(settings, kube, engine, lambda: _slurm(engine), api)
+    if settings.cache.most_gib or settings.cache.ledger_days:
+        keepers = lambda: [each.housekeeper() for each in _slurm(engine)]  # noqa: E731
+        keeper = Keeper(kube, keepers, settings.watch.namespaces, settings.cache)
         tasks.append(asyncio.create_task(keeper.run(), name="housekeeping"))
     watcher.start()
-    instruments.workers = Workers(engine, watcher, [*backends], [slurm.login] if slurm else [])
+    kinds = [*backends, *([Kind.SLURM] if settings.logins else [])]
+    instruments.workers = Workers(engine, watcher, kinds, lambda: [each.login for each in _slurm(engine)])
     logger.info("speedrun-operator %s runs for cluster %s", __version__, cluster)
     try:
         ended = asyncio.create_task(stop.wait())
@@ -162,8 +173,11 @@ async def _serve(settings: Settings, instruments: Instruments, cluster: str, sto
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for backend in backends.values():
-            await backend.close()
+        await asyncio.gather(*(each.close() for each in engine.backends))
+
+
+def _slurm(engine: Engine) -> list[SlurmBackend]:
+    return [each for each in engine.backends if isinstance(each, SlurmBackend)]
 
 
 def deployment(settings: Settings) -> Subject | None:
@@ -192,11 +206,15 @@ def slurm_login(settings: Settings, *, patience: float = math.inf) -> Login:
 
 
 def slurm_backend(settings: Settings, cluster: str) -> SlurmBackend | None:
-    """The backend Slurm, or None where the login is not configured."""
-    if settings.login.missing:
+    """The backend Slurm, or None where the login is not configured, or namespaces have logins of their own."""
+    if settings.login.missing or settings.logins:
         return None
     login = slurm_login(settings, patience=LOGIN_PATIENCE_SECONDS)
     return SlurmBackend(login, slurm_site(settings), cluster)
+
+
+def _backend_of(settings: Settings, cluster: str, login: Login, root: str) -> SlurmBackend:
+    return SlurmBackend(login, replace(slurm_site(settings), root=root), cluster)
 
 
 def slurm_site(settings: Settings) -> SlurmSite:
@@ -220,9 +238,10 @@ def pods_backend(settings: Settings, kube: Kube, cluster: str) -> PodsBackend | 
     return PodsBackend(pods, PodSite.of(settings.pods), cluster)
 
 
-def _setup(settings: Settings, cluster: str) -> Setup:
+def _setup(settings: Settings, cluster: str, secrets: str | None) -> Setup:
+    """`secrets`: the namespace of the logins' Secrets, where namespaces have logins of their own."""
     waiting: dict[Kind, Waiting] = {}
-    if missing := settings.login.missing:
+    if not settings.logins and (missing := settings.login.missing):
         waiting[Kind.SLURM] = Waiting(
             Reason.LOGIN_NOT_CONFIGURED.value,
             f"the operator does not know the login service: set {', '.join(missing)} and start it again",
@@ -248,6 +267,7 @@ def _setup(settings: Settings, cluster: str) -> Setup:
         pod_poll_seconds=settings.pods.poll_seconds,
         most_finished=settings.metrics.speedruns if settings.metrics.address else 0,
         waiting=waiting,
+        logins=Logins({namespace: each.secret for namespace, each in settings.logins.items()}),
         rules=Rules(
             recipes=tuple(settings.policy.allowed_recipes),
             repositories=tuple(settings.policy.allowed_repositories),
@@ -255,6 +275,7 @@ def _setup(settings: Settings, cluster: str) -> Setup:
             foreign=settings.policy.foreign_sources,
             home=own_namespace(),
             home_allowed=settings.policy.own_namespace,
+            secrets=secrets,
         ),
     )
 

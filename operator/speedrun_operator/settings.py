@@ -20,6 +20,7 @@ from pydantic import (
     StringConstraints,
     ValidationError,
     field_validator,
+    model_validator,
 )
 from pydantic_settings import (
     BaseSettings,
@@ -32,12 +33,13 @@ from pydantic_settings import (
     SettingsError,
 )
 
+from speedrun_operator import login_settings
+from speedrun_operator.login_settings import SHARED_PATH, NamespaceLogin
 from speedrun_operator.own_settings import Address, DeploymentSettings, MetricsSettings
 from speedrun_operator.platform.settings import PlatformSettings
 
 PREFIX = "SPEEDRUN_"
 PRINTABLE = r"^[!-~]*$"
-SHARED_PATH = r"^(~$|~/|/)[A-Za-z0-9_./@+ -]*$"
 
 
 Namespace = Annotated[str, StringConstraints(max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
@@ -235,6 +237,17 @@ class Settings(BaseSettings):
         default=None, description="Tells this cluster's jobs from others'. Absent: the kube-system namespace's UID."
     )
     login: LoginSettings = Field(default_factory=LoginSettings)
+    logins: dict[Namespace, NamespaceLogin] = Field(
+        default_factory=dict,
+        description="Logins of namespaces: {namespace: {secret: NAME, root: PATH}}, as JSON. Empty: all use `login`; "
+        "else only these namespaces are served by Slurm.",
+    )
+    logins_namespace: Namespace | None = Field(
+        default=None, description="Namespace of the logins' Secrets. Absent: the one that the operator runs in."
+    )
+    logins_read_seconds: Annotated[float, Field(ge=1)] = Field(
+        default=60, description="Period of reading the logins' Secrets: a changed one is taken up without a restart."
+    )
     platform: PlatformSettings = Field(default_factory=PlatformSettings)
     slurm: SlurmSettings = Field(default_factory=SlurmSettings)
     pods: PodSettings = Field(default_factory=PodSettings)
@@ -247,6 +260,18 @@ class Settings(BaseSettings):
     health_address: Address = Field(default="127.0.0.1:8080", description="host:port of /healthz; empty: none.")
     log_format: Literal["json", "text"] = Field(default="json", description="Form of the operator's own log.")
     log_level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="Least level logged.")
+
+    @model_validator(mode="after")
+    def _together(self) -> Settings:
+        if fault := login_settings.fault(self.logins, self.login.host, self.slurm.root):
+            raise ValueError(fault)
+        return self
+
+    @property
+    def roots(self) -> tuple[str, ...]:
+        """The directories of all logins."""
+        own = [each.root or self.slurm.root for each in self.logins.values()]
+        return tuple(dict.fromkeys(own or [self.slurm.root]))
 
 
 class SettingsFault(Exception):

@@ -7,7 +7,7 @@ is placed, and FRESH when one is refused, or an end is put down to a restart of 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import datetime
 
 from speedrun_operator.api.cluster import ClusterState
@@ -23,6 +23,7 @@ from speedrun_operator.lifecycle.situation import Waiting
 from speedrun_operator.lifecycle.submission import keeps_off
 from speedrun_operator.placement import place
 from speedrun_operator.planning import Later, Refusal, RunPlan
+from speedrun_operator.preparation.storage import Storage
 
 GOOD_FOR = 60.0
 FRESH = 10.0
@@ -33,19 +34,21 @@ Plan = RunPlan | Refusal | None
 class Surroundings:
     """See the module. Without a backend nothing is placed."""
 
-    def __init__(self, backend: Backend | None, clock: Clock) -> None:
+    def __init__(self, backend: Backend | None, clock: Clock, cluster: Callable[[], ClusterState | None]) -> None:
+        """`cluster`: what the cluster's provider said of it last."""
         self._backend = backend
+        self._cluster = cluster
         self._clock = clock
         self._lock = asyncio.Lock()
         self._asked: float | None = None
         self._silence: Unknown | None = None
         self.facts: ClusterFacts | None = None
-        self.cluster: ClusterState | None = None
-        """What the cluster's provider said of it last."""
+        self.storage: Storage | None = None
+        """How full its storage was when a poll looked last."""
 
     def gone(self) -> Snapshot | None:
         """The answer to a poll of a cluster that has ended: nobody is asked any more, and nothing is known."""
-        over = readiness.gone(self.cluster)
+        over = readiness.gone(self._cluster())
         return Snapshot(error=Unknown(over.reason, over.message)) if over is not None else None
 
     async def look(self, age: float) -> ClusterFacts | None:
@@ -69,7 +72,7 @@ class Surroundings:
         What stands against it is looked at again first: a refusal is for good. A cluster whose provider says that it is
         not ready is not asked.
         """
-        if unready := readiness.awaited(self.cluster, resource.spec):
+        if unready := readiness.awaited(self._cluster(), resource.spec):
             return plan, unready
         if self._backend is None or not isinstance(plan, RunPlan):
             return plan, None

@@ -109,14 +109,23 @@ class Login:
         self.place.processes.signal("sshd", signal.SIGSTOP)
         self._signal_sessions(signal.SIGSTOP)
 
+    def pause_sessions(self, user: str) -> None:
+        """Freeze one user's open sessions, until `resume`; others go on."""
+        self._signal_sessions(signal.SIGSTOP, user)
+
     def resume(self) -> None:
         """Let a paused sshd and its sessions go on."""
         self.place.processes.signal("sshd", signal.SIGCONT)
         self._signal_sessions(signal.SIGCONT)
 
-    def drop_sessions(self) -> None:
-        """Close every open session, as a gateway may at any time; sshd takes new ones."""
-        leftovers.end(self._sessions)
+    def drop_sessions(self, user: str = "") -> None:
+        """Close every open session, or those of one user, as a gateway may at any time; sshd takes new ones."""
+        leftovers.end(lambda: self._sessions(user))
+
+    def authorize(self, user: str, *public: str) -> None:
+        """Let a user in with these keys and no others, under both of its names."""
+        for name in (user, f"{users.CLUSTER_ID}.{user}"):
+            (self.root / f"authorized.{name}").write_text("".join(f"{each}\n" for each in public))
 
     def use_host_key(self, name: str) -> None:
         """Restart sshd with another host key, one of HOST_KEYS. known_hosts stays as it is."""
@@ -206,8 +215,8 @@ Host {alias}
 
     # -- sessions
 
-    def _sessions(self) -> list[int]:
-        """Pids of the processes that serve open connections: sshd names each after its user."""
+    def _sessions(self, user: str = "") -> list[int]:
+        """Pids of the processes that serve open connections, or one user's: sshd names each after its user."""
         pids = []
         for entry in Path("/proc").iterdir():
             if not entry.name.isdigit() or start_ticks(int(entry.name)) is None:
@@ -216,12 +225,12 @@ Host {alias}
                 title = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
             except OSError:
                 continue
-            if SESSION.match(title):
+            if (found := SESSION.match(title)) and user in ("", found[2]):
                 pids.append(int(entry.name))
         return pids
 
-    def _signal_sessions(self, number: signal.Signals) -> None:
-        for pid in self._sessions():
+    def _signal_sessions(self, number: signal.Signals, user: str = "") -> None:
+        for pid in self._sessions(user):
             try:
                 os.kill(pid, number)
             except ProcessLookupError:

@@ -92,6 +92,13 @@ def test_a_rule(rules: Rules, asks: dict[str, Any], field: str | None, setting: 
         assert message.endswith(f"the operator's setting {setting} allows it")
 
 
+def test_no_speedrun_is_run_where_the_secrets_of_logins_are() -> None:
+    rules = Rules(home="speedrun-system", home_allowed=True, secrets="speedrun-system")
+    message = said(rules, namespace="speedrun-system")
+    assert message is not None and "holds the Secrets of all logins" in message
+    assert said(rules) is None
+
+
 @pytest.mark.parametrize(
     ("repository", "listed", "found"),
     [

@@ -257,3 +257,41 @@ def test_a_star_stands_behind_a_slash_only(text: str) -> None:
 def test_a_rule_for_partitions_by_type_is_no_name_of_one() -> None:
     with pytest.raises(SettingsFault, match=r"slurm\.gpu_partition"):
         loaded("--slurm.gpu-partition=compute-{gpu}")
+
+
+LOGINS = '{"team-a": {"secret": "key-a"}, "team-b": {"secret": "key-b", "root": "/shared/b", "port": 2222}}'
+
+
+@pytest.mark.parametrize("way", ["environment", "flag", "file"])
+def test_logins_of_namespaces(way: str, config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flags = ["--login.host=login"]
+    if way == "environment":
+        monkeypatch.setenv("SPEEDRUN_LOGINS", LOGINS)
+    elif way == "flag":
+        flags.append(f"--logins={LOGINS}")
+    else:
+        config.write_text(f"logins: {LOGINS}\n")
+    settings = loaded(*flags, config=config if way == "file" else None)
+    assert [*settings.logins] == ["team-a", "team-b"]
+    assert (settings.logins["team-a"].root, settings.logins["team-b"].port) == (None, 2222)
+    assert settings.roots == ("~/speedruns", "/shared/b")
+
+
+@pytest.mark.parametrize(
+    ("logins", "more", "message"),
+    [
+        ('{"team-a": {"secret": "x"}}', [], "logins.team-a has no host: set login.host"),
+        ('{"a": {"secret": "x"}, "b": {"secret": "x", "root": "/b"}}', ["--login.host=h"], "name the same Secret, x"),
+        (
+            '{"a": {"secret": "x"}, "b": {"secret": "y"}}',
+            ["--login.host=h", "--slurm.root=/shared"],
+            "logins.b has the root /shared of another login",
+        ),
+        ('{"A": {"secret": "x"}}', ["--login.host=h"], "logins.A"),
+        ('{"a": {"secret": "../x"}}', ["--login.host=h"], "logins.a.secret"),
+        ('{"a": {"key": "x"}}', ["--login.host=h"], "logins.a.key: Extra inputs"),
+    ],
+)
+def test_logins_that_cannot_be(logins: str, more: list[str], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPEEDRUN_LOGINS", logins)
+    assert message in fault(*more)

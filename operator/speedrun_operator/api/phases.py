@@ -68,6 +68,7 @@ class Reason(StrEnum):
     UNSUPPORTED_HARDWARE = "UnsupportedHardware"
     SUBMISSION_REJECTED = "SubmissionRejected"
     LOGIN_NOT_CONFIGURED = "LoginNotConfigured"
+    NAMESPACE_NOT_LISTED = "NamespaceNotListed"
     CLUSTER_UNKNOWN = "ClusterUnknown"
     NODES_UNAVAILABLE = "NodesUnavailable"
     DRIVER_TOO_OLD = "DriverTooOld"
@@ -93,6 +94,7 @@ class Reason(StrEnum):
     SECRET_KEY_MISSING = "SecretKeyMissing"
     SECRET_UNUSABLE = "SecretUnusable"
     SECRET_FORBIDDEN = "SecretForbidden"
+    SECRET_UNREAD = "SecretUnread"
     # Submitted, Started
     NOT_SUBMITTED = "NotSubmitted"
     SUBMITTING = "Submitting"
@@ -102,6 +104,7 @@ class Reason(StrEnum):
     # BackendReachable
     REACHABLE = "Reachable"
     NOT_ASKED = "NotAsked"
+    LOGIN_CHANGED = "LoginChanged"
     # Succeeded, Finished
     IN_PROGRESS = "InProgress"
     TARGET_REACHED = "TargetReached"

@@ -99,6 +99,7 @@ class Allocation(StatusModel):
     time_limit_seconds: int | None = Field(default=None, description="Its time limit, where it is not the plan's.")
     avoids: tuple[str, ...] | None = Field(default=None, description="Nodes that earlier allocations found broken.")
     ending: str | None = Field(default=None, description="Why the operator ends it; written before it is cancelled.")
+    login: str | None = Field(default=None, description="Login that submits it, where namespaces have their own.")
 
 
 class StageSummary(StatusModel):
@@ -159,6 +160,7 @@ class Preparation(StatusModel):
     reason: str | None = Field(default=None, description="Why it waits or failed.")
     message: str | None = Field(default=None, description="The reason in words.")
     inputs: dict[str, str] | None = Field(default=None, description="What the code tells of itself: hashes.")
+    login: str | None = Field(default=None, description="Login that it is prepared for, as of an allocation.")
 
 
 class Status(StatusModel):

@@ -22,10 +22,19 @@ from speedrun_operator.source.resolved import Source, Unresolved, Wanted
 
 
 @dataclass(frozen=True, slots=True)
+class Place:
+    """Where allocations run. `login`, of Slurm: the name of the login that submits; empty: the operator's own."""
+
+    kind: Kind = Kind.SLURM
+    login: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class AllocationRef:
     """One allocation as a backend is asked about it. `since` bounds look-ups of ended jobs (UTC).
 
-    `job_id`: the number under which it was accepted, as far as is known. `backend`: where it is.
+    `job_id`: the number under which it was accepted, as far as is known. `place`: where it is; None: nowhere that the
+    operator can ask now.
     """
 
     identity: Identity
@@ -33,7 +42,7 @@ class AllocationRef:
     since: datetime
     log_format: str
     job_id: str | None = None
-    backend: Kind = Kind.SLURM
+    place: Place | None = Place()
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,7 +80,7 @@ def prepared(situation: Situation, old: Status, allocations: tuple[Allocation, .
         need = next((each for each in needs(plan, inputs) if each.kind is kind), None)
         if need is None:
             break
-        records[kind] = _moved(_record(known.get(kind.value), need), need, situation, spec)
+        records[kind] = _moved(_record(known.get(kind.value), need, situation.login), need, situation, spec)
         if kind is Kind.CODE and records[kind].state is PreparationState.READY:
             inputs = records[kind].inputs or {}
     found = tuple(records.values())
@@ -100,10 +100,10 @@ def shown(status: Status, preparing: Preparing, *, live: bool) -> Status:
     return status.model_copy(update=update)
 
 
-def _record(known: Preparation | None, need: Need) -> Preparation:
-    if known is not None and known.key == need.key:
-        return known
-    return Preparation(stage=need.kind.value, key=need.key, state=PreparationState.WAITING)
+def _record(known: Preparation | None, need: Need, login: str | None) -> Preparation:
+    if known is not None and known.key == need.key and login in (known.login, ""):
+        return known  # another login has a cache of its own
+    return Preparation(stage=need.kind.value, key=need.key, state=PreparationState.WAITING, login=login)
 
 
 def _found_missing(before: tuple[Allocation, ...], now: tuple[Allocation, ...]) -> bool:

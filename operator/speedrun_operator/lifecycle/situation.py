@@ -46,13 +46,15 @@ class Situation:
 
     `gone`: allocations that were cancelled a short while ago, and have no live job. `prepared` and `ensured`: cache
     entries by key, as a poll saw them, and what asking for them came to. `controller_started`: when Slurm's controller
-    was started last, if that is known.
+    was started last, if that is known. `login`: whom jobs are submitted as, where namespaces have logins of their own;
+    empty: not known now.
     """
 
     resource: Resource
     plan: RunPlan | Refusal | None
     now: datetime
     cluster: str = ""
+    login: str | None = None
     waiting: Waiting | None = None
     observed: Mapping[int, Observed] = field(default_factory=dict)
     outcomes: Mapping[int, Outcome] = field(default_factory=dict)

@@ -35,6 +35,7 @@ def open_allocations(
             claimed=situation.now.replace(microsecond=0),
             avoids=_avoided(situation, allocations, taken),
             time_limit_seconds=_more_time(situation, allocations, taken, spec),
+            login=situation.login,
         )
         allocations = (*allocations, opened)
         runs = tuple(

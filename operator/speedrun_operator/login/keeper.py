@@ -65,6 +65,10 @@ class Keeper:
             raise outcome.delayed(self.next_try_in())
         return outcome
 
+    def renew(self, target: LoginTarget) -> None:
+        """From now on this is what a connection is made with."""
+        self._target = target
+
     def worked(self, link: Link) -> None:
         """A command has completed on `link`: its loss will be an accident, not a sign to stay away."""
         link.proven = True

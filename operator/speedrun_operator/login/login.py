@@ -72,6 +72,13 @@ class Login:
         """Read key and known_hosts without connecting. Raises NotRun naming the file and the remedy."""
         load_private_key(self.target, read_trust(self.target))
 
+    def renew(self, target: LoginTarget) -> None:
+        """Another key, or other known_hosts, of the same user: the next command connects anew, those under way end."""
+        if str(target) != str(self.target):
+            raise ValueError(f"{target} is another login than {self.target}")
+        self.target = target
+        self._keeper.renew(target)
+
     async def run(
         self,
         script: str,

@@ -43,6 +43,8 @@ class LoginTarget:
     """A silent peer is given up after interval × (count + 1)."""
     backoff_first: float = 1.0
     backoff_longest: float = 60.0
+    origin: str = "the settings"
+    """Where key and known_hosts are from, for messages, if they are no files."""
 
     def __post_init__(self) -> None:
         for name, value in (("host", self.host), ("user", self.user)):
@@ -75,7 +77,7 @@ def read_trust(target: LoginTarget) -> Trust:
 
 def load_private_key(target: LoginTarget, trust: Trust) -> asyncssh.SSHKey:
     """The key to log in with. Raises NotRun (LoginKeyUnusable)."""
-    place = target.key if isinstance(target.key, Path) else "given in the settings"
+    place = target.key if isinstance(target.key, Path) else f"in {target.origin}"
     try:
         return asyncssh.import_private_key(trust.key)
     except ValueError as error:  # asyncssh's key errors; their texts hold nothing of the key
@@ -97,7 +99,7 @@ def keyscan_hint(target: LoginTarget) -> str:
 def _read_known_hosts(target: LoginTarget) -> str:
     if isinstance(target.known_hosts, str):
         text = target.known_hosts
-        place = "the settings"
+        place = target.origin
     else:
         place = str(target.known_hosts)
         try:

@@ -234,3 +234,14 @@ def test_nothing_is_prepared_for_what_is_suspended_or_prepares_by_itself() -> No
 def test_what_is_ready_is_not_asked_for_again() -> None:
     status = submitted()
     assert decided(status, seconds=1000).prepare == ()
+
+
+def test_what_another_login_has_ready_is_asked_for_again() -> None:
+    first = decided(login="alice@login:22")
+    known = {key(first, "code"): Ready(CODE)}
+    second = decided(first.status, ensured=known, login="alice@login:22")
+    assert (state(second, "code"), asked(second)) == (PreparationState.READY, [("image", -1)])
+    unknown = decided(second.status, login="")
+    assert state(unknown, "code") is PreparationState.READY
+    for other in ("carol@login:22", None):
+        assert asked(decided(second.status, login=other)) == [("code", -1)]

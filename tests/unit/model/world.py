@@ -50,7 +50,7 @@ class Operator:
             clock=CLOCK,
         )
         self.engine = Engine(kube=self._kube, backends={Kind.SLURM: backend}, setup=setup)
-        resync = Resync(self._kube, self.engine, [backend], [NAMESPACE], clock=CLOCK)
+        resync = Resync(self._kube, self.engine, lambda: [backend], [NAMESPACE], clock=CLOCK)
         self.watcher = ModelWatcher(world.api, self._kube, self.engine, world.stream)
         self._tasks = [
             asyncio.create_task(each) for each in (self.engine.run(), resync.run(RESYNC), self.watcher.run())
