@@ -346,8 +346,11 @@ class Engine:
             if (decision.submit and not submit) or (decision.prepare and not ask):
                 return None
             if ask or submit:
+                written = {each.id for each in entry.resource.status.allocations}
                 if not isinstance(plan_, RunPlan) or not entry.resource.protected:
                     return False
+                if not written.issuperset(each.allocation for each in submit):
+                    return False  # somebody took them out of the status again
                 async with lent(slots):
                     ensured |= await self._jobs.prepare(entry.resource, ask, plan_)
                     outcomes = await self._jobs.submit(entry.resource, submit, plan_)
