@@ -54,7 +54,9 @@ async def _team(team: Team, settings: Settings, kube: Kube | None) -> list[Findi
     try:
         namespace = secrets_namespace(settings)
         login = await read(kube, settings, namespace, team, patience=math.inf) if kube is not None else None
-    except (ApiError, NoNamespace) as error:
+    except NoNamespace as error:
+        return [Finding("login", False, f"{whose}: {error}")]
+    except ApiError as error:
         return [Finding("login", None, f"{whose}: {error}")]
     if login is None:
         return [Finding("login", None, f"{whose}: its Secret cannot be read without an API server")]

@@ -235,3 +235,25 @@ def test_a_login_that_hangs_keeps_no_other_team_waiting(operator: Operator, team
     assert took < 30
     assert held < 15, "it was followed all the while"
     bob.runs.wait("hangs", "followed again", lambda each: each.get("step", 0) > held + 5, timeout=90)
+
+
+@pytest.mark.full
+def test_jobs_of_the_user_that_a_secret_named_before_are_unknown_and_not_lost(
+    operator: Operator, teams: list[Team], login: Login, slurm: Slurm, kubectl: Kubectl
+) -> None:
+    alice, bob = teams
+    alice.runs.apply(slow("changes", 25))
+    uid = alice.runs.get("changes")["metadata"]["uid"]
+    alice.runs.wait_phase("changes", "Training")
+    own = alice.secret_with(login.key(alice.account.name))
+    login.authorize(bob.account.name, login.key(bob.account.name).with_suffix(".pub").read_text().strip())
+    apply(kubectl, {**bob.secret_with(login.key(bob.account.name)), "metadata": own["metadata"]})
+    status = alice.runs.wait("changes", "unknown", lambda each: reachable(each) == ("False", "LoginChanged"))
+    said = condition(status, "BackendReachable")["message"]
+    assert f"submitted as {alice.identity}" in said and f"is {bob.identity} now" in said
+    alice.runs.apply(quick("next"))  # of the same namespace, as the new user
+    assert alice.runs.wait_finished("next")["allocations"][0]["login"] == bob.identity
+    assert (alice.runs.status("changes")["phase"], owners(slurm, uid)) == ("Training", {alice.account.name})
+    apply(kubectl, own)
+    status = alice.runs.wait_finished("changes")
+    assert (status["phase"], len(status["allocations"])) == ("Succeeded", 1)
