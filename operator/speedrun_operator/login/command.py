@@ -122,7 +122,7 @@ class CommandSession(asyncssh.SSHClientSession[bytes]):
             return NotRun(
                 Reason.SHELL_UNAVAILABLE,
                 f"Logged in, but the account did not run bash ({how}{', it said: ' + said if said else ''}). "
-                "The login shell must run commands, /bin/bash must be there (4.1 or newer), and the shell's start-up "
+                "The login shell must run commands, /bin/bash must be there (4.2 or newer), and the shell's start-up "
                 "files must not read the standard input.",
             )
         if self._signal:
