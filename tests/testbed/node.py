@@ -1,8 +1,8 @@
 """The bed's Kubernetes node: containerd, runc, kube-scheduler and a kubelet, in namespaces of their own.
 
 Network, mounts and pids of the node are apart from the machine's: a veth pair joins the two, a relay at its end takes
-the kubelet to the API server, and what runs there ends with the first process of the pid namespace. Not started with
-the bed, which most tests use without it: `start` does, and the bed takes it down.
+the kubelet to the API server and what runs there to sshd, and all ends with the first process of the pid namespace.
+Not started with the bed, which most tests use without it: `start` does, and the bed takes it down.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from testbed import image, node_config, pki
+from testbed import cgroups, image, node_config, pki
 from testbed.facts import Facts
 from testbed.kubernetes import ApiError, Kubernetes
 from testbed.part import Place
+from testbed.ports import read_ports
 from testbed.processes import StartFailed, start_ticks, wait_for
 from testbed.tools import Toolbox
 
@@ -31,7 +31,6 @@ PARTS = ("node-room", "node-relay", "containerd", "kube-scheduler", "kubelet")
 READY_SECONDS = 60
 GPU = "nvidia.com/gpu"
 CLAIM = "speedrun-cache"
-CGROUPS = Path("/sys/fs/cgroup")
 
 
 class Node:
@@ -64,12 +63,12 @@ class Node:
         self.layout.cache.chmod(0o1777)
         (directory / "tools.json").write_text(json.dumps({name: str(path) for name, path in tools.items()}))
         self._write_config()
-        self._make_cgroups()
+        cgroups.make(self.layout.cgroup)
         self._make_room(facts)
         self.start_part("node-relay")
         self.start_part("containerd")
         self._ready("containerd", self.layout.socket.exists)
-        self.containers("image", "import", str(archive))
+        self.load(archive)
         self.start_part("kube-scheduler")
         self.start_part("kubelet")
         self._ready("kubelet", self.ready)
@@ -81,7 +80,7 @@ class Node:
         """End everything that runs there, and remove what it left."""
         for name in reversed(PARTS):
             self.kill_part(name)
-        self._remove_cgroups()
+        cgroups.remove(self.layout.cgroup)
         shutil.rmtree(self.layout.directory, ignore_errors=True)
 
     # ---- its parts, one by one
@@ -171,6 +170,10 @@ class Node:
             raise StartFailed("containerd", f"ctr {' '.join(arguments)}: {done.stderr.strip()}")
         return done.stdout
 
+    def load(self, archive: Path) -> None:
+        """Take the images of an archive, so that pods find them without a registry."""
+        self.containers("image", "import", str(archive))
+
     def _node(self) -> dict[str, Any]:
         try:
             return dict(json.loads(self.kubernetes.call("GET", f"/api/v1/nodes/{self.layout.name}")))
@@ -220,7 +223,7 @@ class Node:
         tools = json.loads((directory / "tools.json").read_text())
         scheduler = directory / "scheduler.kubeconfig"
         return {
-            "node-relay": [sys.executable, "-m", "testbed.node_relay", self.layout.addresses[0], str(self._api_port)],
+            "node-relay": [sys.executable, "-m", "testbed.node_relay", self.layout.addresses[0], *self._relayed()],
             "containerd": [*self._inside(), "containerd", "-c", f"{directory}/containerd.toml"],
             "kube-scheduler": [
                 tools["kube-scheduler"],
@@ -263,6 +266,11 @@ class Node:
     def _api_port(self) -> int:
         return int(self.kubernetes.url("kube-apiserver").rpartition(":")[2])
 
+    def _relayed(self) -> list[str]:
+        """Ports of this machine's loopback that the node reaches: the API server's and, where a login is up, sshd's."""
+        ssh = self.place.state / "login" / "ports.json"
+        return [str(self._api_port), *(str(port) for port in (read_ports(ssh).values() if ssh.exists() else ()))]
+
     def _ready(self, name: str, condition: Callable[[], bool]) -> None:
         self.place.processes.ready(name, condition, timeout=READY_SECONDS)
 
@@ -273,30 +281,3 @@ class Node:
         done = subprocess.run(argv, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise StartFailed("node", f"`{' '.join(argv)}` failed: {done.stderr.strip()}")
-
-    def _make_cgroups(self) -> None:
-        """The root of the node's cgroups in every hierarchy of cgroup v1, which the kubelet wants to find."""
-        for hierarchy in CGROUPS.glob("*"):
-            if not (hierarchy / "cgroup.procs").exists() or (hierarchy / "cgroup.controllers").exists():
-                continue
-            root = hierarchy / self.layout.cgroup
-            root.mkdir(exist_ok=True)
-            for name in ("cpuset.cpus", "cpuset.mems"):
-                if (hierarchy / name).exists():
-                    (root / name).write_text((hierarchy / name).read_text())
-
-    def _remove_cgroups(self) -> None:
-        """Those of the pods that were ended. A kernel takes a moment to let go of one."""
-        for root in CGROUPS.glob(f"*/{self.layout.cgroup}"):
-            for path, _, _ in os.walk(root, topdown=False):
-                wait_for(f"{path} to be empty", partial(_removed, Path(path)), timeout=10)
-
-
-def _removed(path: Path) -> bool:
-    try:
-        path.rmdir()
-    except FileNotFoundError:
-        return True
-    except OSError:
-        return False
-    return True

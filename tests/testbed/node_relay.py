@@ -1,6 +1,6 @@
-"""`python -m testbed.node_relay ADDRESS PORT`: takes connections there to the same port of loopback.
+"""`python -m testbed.node_relay ADDRESS PORT...`: takes connections there to the same ports of loopback.
 
-The API server listens on loopback alone; this lets the bed's node, whose network is another, reach it.
+The API server and sshd listen on loopback alone; this lets the bed's node, whose network is another, reach them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ async def _copy(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> N
     target.close()
 
 
-async def main(address: str, port: int) -> None:
+async def _relay(address: str, port: int) -> None:
     async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             there, back = await asyncio.open_connection("127.0.0.1", port)
@@ -31,5 +31,9 @@ async def main(address: str, port: int) -> None:
     await server.serve_forever()
 
 
+async def main(address: str, ports: list[int]) -> None:
+    await asyncio.gather(*(_relay(address, port) for port in ports))
+
+
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1], int(sys.argv[2])))
+    asyncio.run(main(sys.argv[1], [int(port) for port in sys.argv[2:]]))
