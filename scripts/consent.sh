@@ -18,7 +18,7 @@ fi
 [ -z "${DEMO_YES:-}${CI:-}" ] || exit 0
 cat <<TEXT
 $command sets up a test bed on this machine:
-  - Debian packages: Slurm, munge, MariaDB, sshd, containerd, gcc, Python's venv (about 75 MB; no service is started by them)
+  - Debian packages: Slurm, munge, MariaDB, sshd, containerd, buildah, gcc, Python's venv (about 85 MB; no service is started by them)
   - users srbed-alice and srbed-bob and their login aliases, for jobs
   - state in /srv/speedrun-testbed, Python with torch in /opt/speedrun-testbed, built tools in ${SPEEDRUN_CACHE:-~/.cache/speedrun-operator}
 Everything listens on loopback addresses alone. \`make down\` stops it, \`make clean\` removes users and state.

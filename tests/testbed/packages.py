@@ -15,6 +15,7 @@ from testbed.part import Place
 from testbed.processes import StartFailed, start_ticks
 
 PACKAGES = (
+    "buildah",
     "ca-certificates",
     "containerd",
     "containernetworking-plugins",
@@ -25,6 +26,7 @@ PACKAGES = (
     "libc6-dev",
     "libslurm-dev",
     "mariadb-server",
+    "mmdebstrap",
     "munge",
     "openssh-client",
     "openssh-server",
