@@ -29,7 +29,7 @@ from testbed.processes import StartFailed
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = ROOT / "Dockerfile"
 RUN = Path("/run/speedrun-testbed/containers")
-UNUSED_SECONDS = 7 * 86_400  # then an image's archive is removed
+UNUSED_SECONDS = 86_400  # then an image's archive is removed
 # Where a build finds the machine's own pip cache, so that nothing is fetched twice.
 PIP_CACHE = "/var/cache/pip"
 CA = "/run/secrets/ca"  # of the secret `ca`, which the Dockerfile mounts
@@ -84,8 +84,10 @@ class Builder:
                 part.unlink(missing_ok=True)  # buildah adds to no archive
                 self._buildah("push", name, f"docker-archive:{part}:{name}")
                 part.replace(file)
-                self._forget(file, target)
-        os.utime(file)
+                for old in file.parent.glob(f"{target}-*.tar"):
+                    if time.time() - old.stat().st_mtime > UNUSED_SECONDS:
+                        old.unlink()
+            os.utime(file)
         return file
 
     def run(self, target: str, *command: str, user: str) -> subprocess.CompletedProcess[str]:
@@ -106,13 +108,14 @@ class Builder:
     def _build(self, target: str, name: str) -> None:
         wanted = TARGETS[target]
         began = time.monotonic()
-        self.place.say(f"images: building `{target}` (the first time a minute and more; then what changed)")
+        self.place.say(f"images: building `{target}` (the first time minutes; then what changed)")
         base = self._base()
         argv = ["build", "--isolation=chroot", "--layers", f"--target={target}", f"--tag={name}", "--pull-never"]
         argv += [f"--build-arg={key}={value}" for key, value in {wanted.base: base, **wanted.arguments}.items()]
         with tempfile.TemporaryDirectory() as scratch:
             argv += _pip_arguments(Path(scratch) / "pip.conf")
             self._buildah_into(self.place.logs / f"image-{target}.log", *argv, str(ROOT))
+        self._forget_others(name)
         self.place.say(f"images: `{target}` is built, in {time.monotonic() - began:.0f} s")
 
     def _base(self) -> str:
@@ -132,16 +135,13 @@ class Builder:
         asked = [*self._argv(), "inspect", "--type=image", name]
         return subprocess.run(asked, env=self._environment(), capture_output=True, check=False).returncode == 0
 
-    def _forget(self, kept: Path, target: str) -> None:
-        """Drop what older trees built: archives that nobody used for long, and images, whose common layers stay."""
-        for file in kept.parent.glob(f"{target}-*.tar"):
-            if time.time() - file.stat().st_mtime > UNUSED_SECONDS:
-                file.unlink()
-        listed = self._buildah("images", "--format", "{{.Name}}:{{.Tag}}")
-        ours = self.name(target)
-        for name in listed.split():
-            if name.startswith(f"speedrun.test/{target}:") and name != ours:
-                self._buildah("rmi", name)
+    def _forget_others(self, name: str) -> None:
+        """Drop the images that older trees built. Layers that this one has, too, stay; so does what is in use."""
+        target = name.partition(":")[0]
+        for other in self._buildah("images", "--format", "{{.Name}}:{{.Tag}}").split():
+            if other.startswith(f"{target}:") and other != name:
+                argv = [*self._argv(), "rmi", other]
+                subprocess.run(argv, env=self._environment(), capture_output=True, check=False)
 
     def _alone(self, what: str) -> AbstractContextManager[None]:
         return exclusive(self.directory / f"{what}.lock", lambda who: self.place.say(f"images: waiting for {who}"))
