@@ -58,7 +58,8 @@ LABEL org.opencontainers.image.title="speedrun-operator" \
 FROM ${TRAINER_BASE} AS trainer
 # 0 leaves out what only a machine with CUDA can have: the check of the base's runtime and the attention kernel.
 ARG CUDA=1
-# Empty: torch comes from where pip gets the rest.
+# The version that constraints.txt names. Empty index: torch comes from where pip gets the rest.
+ARG TORCH=torch==2.11.0
 ARG TORCH_INDEX_URL=https://download.pytorch.org/whl/cu130
 # What the system steps of the recipes install; pods cannot.
 RUN apt-get update \
@@ -68,11 +69,11 @@ RUN apt-get update \
     && if [ "$CUDA" = 1 ]; then test -e /usr/local/cuda/lib64/libcudart.so.13; fi
 RUN python3 -m venv /opt/venv
 WORKDIR /opt/trainer
-COPY constraints.txt ./
+# Gigabytes, which change less often than the rest of the constraints.
 RUN --mount=type=secret,id=pip,target=/etc/pip.conf --mount=type=secret,id=ca \
     --mount=type=cache,target=/root/.cache/pip \
-    /opt/venv/bin/pip install -c constraints.txt ${TORCH_INDEX_URL:+--index-url "$TORCH_INDEX_URL"} torch
-COPY pyproject.toml ./
+    /opt/venv/bin/pip install ${TORCH_INDEX_URL:+--index-url "$TORCH_INDEX_URL"} "$TORCH"
+COPY constraints.txt pyproject.toml ./
 RUN --mount=type=secret,id=pip,target=/etc/pip.conf --mount=type=secret,id=ca \
     --mount=type=cache,target=/root/.cache/pip \
     /opt/venv/bin/python -c 'import tomllib; \

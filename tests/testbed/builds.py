@@ -15,14 +15,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
 from testbed import standin
-from testbed.locks import exclusive
+from testbed.locks import Users, exclusive
 from testbed.part import Place
 from testbed.processes import StartFailed
 
@@ -96,12 +96,13 @@ class Builder:
         with self._alone(target):
             if not self._has(name):
                 self._build(target, name)
-            container = self._buildah("from", "--pull-never", name).strip()
-        try:
-            argv = [*self._argv(), "run", "--isolation=chroot", f"--user={user}", container, "--", *command]
-            return subprocess.run(argv, env=self._environment(), capture_output=True, text=True, check=False)
-        finally:
-            self._buildah("rm", container)
+            with self._in_use():
+                container = self._buildah("from", "--pull-never", name).strip()
+                argv = [*self._argv(), "run", "--isolation=chroot", f"--user={user}", container, "--", *command]
+                try:
+                    return subprocess.run(argv, env=self._environment(), capture_output=True, text=True, check=False)
+                finally:
+                    self._buildah("rm", container)
 
     # ---- how
 
@@ -112,7 +113,7 @@ class Builder:
         base = self._base()
         argv = ["build", "--isolation=chroot", "--layers", f"--target={target}", f"--tag={name}", "--pull-never"]
         argv += [f"--build-arg={key}={value}" for key, value in {wanted.base: base, **wanted.arguments}.items()]
-        with tempfile.TemporaryDirectory() as scratch:
+        with self._in_use(), tempfile.TemporaryDirectory() as scratch:
             argv += _pip_arguments(Path(scratch) / "pip.conf")
             self._buildah_into(self.place.logs / f"image-{target}.log", *argv, str(ROOT))
         self._forget_others(name)
@@ -145,6 +146,17 @@ class Builder:
 
     def _alone(self, what: str) -> AbstractContextManager[None]:
         return exclusive(self.directory / f"{what}.lock", lambda who: self.place.say(f"images: waiting for {who}"))
+
+    @contextmanager
+    def _in_use(self) -> Iterator[None]:
+        """Count as a user of the store. Its only one removes what users left there that were killed."""
+        users = Users(self.directory / "users")
+        with ExitStack() as claim:
+            with self._alone("store"):
+                if not users.living():
+                    self._buildah("rm", "--all")
+                claim.enter_context(users.claim())
+            yield
 
     @cached_property
     def _driver(self) -> str:
@@ -181,7 +193,8 @@ class Builder:
         """The same with its output in a log as it comes: it may take minutes."""
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("wb") as out:
-            argv = [*self._argv(), *arguments]
+            # Whoever waits for it may be killed: it must not go on by itself.
+            argv = ["setpriv", "--pdeathsig=TERM", *self._argv(), *arguments]
             done = subprocess.run(
                 argv, env=self._environment(), stdin=subprocess.DEVNULL, stdout=out, stderr=out, check=False
             )

@@ -52,6 +52,7 @@ def test_the_context_is_what_is_copied() -> None:
 
 def test_versions_are_those_of_the_package() -> None:
     assert _default("VERSION") == tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert _default("TORCH") in (ROOT / "constraints.txt").read_text().splitlines()
 
 
 def test_the_trainer_stands_on_the_base_of_the_recipes_and_has_what_they_install() -> None:
