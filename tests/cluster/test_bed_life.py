@@ -57,6 +57,7 @@ def pids(bed: Bed) -> set[int]:
     return {pid for _, pid, alive in bed.status() if alive and pid}
 
 
+@pytest.mark.full
 def test_up_status_env_down(own: Bed) -> None:
     assert by_hand(own, "status").returncode == 1
     first = by_hand(own, "up", "--only", "kubernetes")
@@ -87,6 +88,7 @@ def test_up_status_env_down(own: Bed) -> None:
     assert "none is up: run `python -m testbed up` first" in missing.stderr
 
 
+@pytest.mark.full
 def test_a_used_bed_is_not_taken_down_and_a_waiting_test_run_gets_it_afterwards(own: Bed) -> None:
     own.up()
     before = pids(own)

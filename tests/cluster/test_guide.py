@@ -244,6 +244,7 @@ def test_inline_is_the_guides_way(runs: Speedruns, slurm: Slurm) -> None:
     assert {"imageMilliseconds", "dataMilliseconds", "trainMilliseconds"} <= set(status["clock"])
 
 
+@pytest.mark.full
 def test_a_second_run_shares_the_image_and_the_data(runs: Speedruns, slurm: Slurm) -> None:
     first = apply(runs, "first")
     [image] = images()
@@ -259,7 +260,9 @@ def test_a_second_run_shares_the_image_and_the_data(runs: Speedruns, slurm: Slur
     assert first["logPath"] != second["logPath"]
 
 
-@pytest.mark.parametrize(("fault", "reason"), [("package", "PackageMissing"), ("save", "StorageFull")])
+@pytest.mark.parametrize(
+    ("fault", "reason"), [pytest.param("package", "PackageMissing", marks=pytest.mark.full), ("save", "StorageFull")]
+)
 def test_a_build_that_fails_leaves_no_image_behind(
     runs: Speedruns, slurm: Slurm, shell: Shell, fault: str, reason: str
 ) -> None:

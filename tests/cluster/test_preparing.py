@@ -79,7 +79,8 @@ def test_two_speedruns_that_need_the_same_wait_for_one_job(runs: Speedruns, slur
     assert (first["phase"], second["phase"]) == ("Preparing", "Preparing")
     assert makers(first) == makers(second)
     assert len(prepare_jobs(slurm)) == 1
-    assert stage(first, "code")["done"] == 0 and stage(first, "code")["unit"] == "steps"
+    said = runs.wait("one", "far", lambda status: "done" in stage(status, "code"))
+    assert (stage(said, "code")["done"], stage(said, "code")["unit"]) == (0, "steps")
     HELD.unlink()
     done = [runs.wait_finished(name, timeout=120) for name in ("one", "two")]
     assert [each["phase"] for each in done] == ["Succeeded", "Succeeded"], [log(each) for each in done]
@@ -106,7 +107,7 @@ def test_a_killed_job_leaves_no_entry_and_another_one_makes_it(runs: Speedruns, 
     assert any("preparing code failed" in text and "tried again from" in text for _, _, text in runs.events("killed"))
 
 
-@pytest.mark.parametrize("seen", ["before", "by the job"])
+@pytest.mark.parametrize("seen", [pytest.param("before", marks=pytest.mark.full), "by the job"])
 def test_a_broken_entry_is_made_anew_once_and_said(runs: Speedruns, slurm: Slurm, shell: Shell, seen: str) -> None:
     runs.apply(speedrun_of_guide("first"))
     runs.wait_finished("first", timeout=120)

@@ -207,6 +207,7 @@ def test_what_cannot_be_submitted_is_tried_again_with_back_off(runs: Speedruns, 
     assert 1 <= health(operator)["submissions"] - before["submissions"] <= 3
 
 
+@pytest.mark.full
 def test_a_copy_that_carries_the_label_of_a_finished_run_is_found(runs: Speedruns, operator: Operator) -> None:
     """`kubectl get -o yaml` of a finished one, applied under another name: the label hides it from the watch."""
     operator.settings["SPEEDRUN_WATCH__RESYNC_SECONDS"] = "10"

@@ -88,6 +88,7 @@ def test_with_the_login_away_it_goes_and_its_job_ends_when_the_login_is_back(
     assert f"({orphan}) has no Speedrun in namespace {runs.namespace} any more: ended" in operator.log.read_text()
 
 
+@pytest.mark.full
 def test_a_namespace_with_live_and_queued_runs_goes(operator: Operator, runs: Speedruns, world: World) -> None:
     """The one that waits has every core of a node before it."""
     full = {"gpus": {"count": 8}}

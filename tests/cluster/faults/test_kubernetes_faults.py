@@ -67,6 +67,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.full
 def test_a_request_that_fails_costs_nothing_but_time(
     runs: Speedruns, story: Follow, world: World, proxy: FaultyProxy
 ) -> None:

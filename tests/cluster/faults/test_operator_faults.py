@@ -43,6 +43,7 @@ def test_frozen_and_thawed(
     assert "Traceback" not in operator.log.read_text()
 
 
+@pytest.mark.full
 def test_two_operators_at_once(make_operator: MakeOperator, runs: Speedruns, story: Follow, world: World) -> None:
     """Each does what the other does, on the same object and the same ledger: one job, one story."""
     for name in ("operator", "operator-2"):

@@ -161,6 +161,7 @@ def test_the_api_is_away_for_a_while(
     assert not {"ClusterEnded", "SlurmNotReady"} & {reason for _, reason, _ in runs.events("one")}
 
 
+@pytest.mark.full
 def test_a_cluster_ends_while_a_run_is_in_flight(
     make_operator: MakeOperator, outside: Outside, runs: Speedruns
 ) -> None:
@@ -187,6 +188,7 @@ def test_a_cluster_ends_while_a_run_is_in_flight(
     assert runs.wait_finished("two")["phase"] == "Succeeded"
 
 
+@pytest.mark.full
 def test_an_idle_cluster_is_billed_and_somebody_is_told(
     make_operator: MakeOperator, outside: Outside, runs: Speedruns
 ) -> None:

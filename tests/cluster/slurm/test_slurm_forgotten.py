@@ -8,12 +8,15 @@ import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
+import pytest
+
 from cluster.slurm.private import ACCOUNTING_OFF, PrivateSlurm, closed_port
 from contract.steps import a_ref, accepted, ended, observed, replay, submitted, trains, until
 from speedrun_operator.backends.base import AllocationRef
 from speedrun_operator.lifecycle.observation import JobState, Observed, Unknown
 
 
+@pytest.mark.full
 async def test_what_squeue_has_forgotten_is_told_by_others(world: PrivateSlurm) -> None:
     """One wait for MinJobAge serves three jobs: one that ended well, one that was killed, one of a wrong clock."""
     well, killed, ahead = a_ref(), a_ref(), a_ref(since=datetime.now(UTC) + timedelta(hours=14))
