@@ -91,7 +91,9 @@ def test_nodes_that_are_down_are_waited_for(runs: Speedruns, slurm: Slurm) -> No
 
 
 def test_gpus_that_the_cluster_does_not_have_are_refused_with_what_it_has(runs: Speedruns) -> None:
-    runs.apply(speedrun("h200", recipe="gpt2-small", gpus={"type": "H200"}))
+    h200 = quick("h200")
+    h200["spec"]["gpus"] = {"count": 8, "type": "H200"}
+    runs.apply(h200)
     status = runs.wait_finished("h200")
     assert (status["phase"], status["reason"]) == ("Failed", "UnsupportedHardware")
     said = condition(status, "Admitted")["message"]
