@@ -1,4 +1,4 @@
-"""The command line: run, check, cache, clusters, kubeconfig, render, crd."""
+"""The command line: run, check, cache, detach, clusters, kubeconfig, render, crd."""
 
 from __future__ import annotations
 
@@ -34,6 +34,8 @@ WITH_SETTINGS = {
     "check": "look at platform, API server, CRD, rights, login and Slurm, and say what to do about each; exit code 1 "
     "if something is wrong",
     "cache": "list what lies in the shared cache, or prune it; nothing that a live run uses is touched",
+    "detach": "take the operator's finalizer off all Speedruns, so that they can be deleted without it; jobs go on. "
+    "Its Deployment, if deployment.name says one, is scaled to nothing first",
     "clusters": "list the organization's clusters of the Platform API with their readiness",
     "kubeconfig": "write a cluster's kubeconfig (mode 0600), fetched from the Platform API",
     "render": "print the plan and the batch script or pod of a Speedrun; needs no cluster",
@@ -91,12 +93,15 @@ def _long_running(known: argparse.Namespace, settings: Settings) -> int:
             return asyncio.run(cli_platform.write_kubeconfig(settings.platform, known.output, known.merge))
         # Kopf, the Kubernetes client and asyncssh take half a second to import: `crd` and `render` do without.
         from speedrun_operator import caches, check, service
+        from speedrun_operator.detach import detach
 
         if known.command == "cache":
             prune = caches.Prune(
                 known.max_gib, known.older_than_days, known.ledgers_older_than_days, known.dry_run, known.offline
             )
             return asyncio.run(caches.run(known.action, prune, settings))
+        if known.command == "detach":
+            return asyncio.run(detach(settings))
         if known.command == "check":
             return asyncio.run(check.check(settings))
         return asyncio.run(service.run(settings))

@@ -41,7 +41,7 @@ async def test_a_stale_one_is_said_once_on_the_deployment(caplog: pytest.LogCapt
         "CrdStale",
         "speedrun-system",
     )
-    assert "speedrun-operator crd | kubectl apply --server-side -f -" in event["message"]
+    assert "speedrun-operator crd | kubectl apply --server-side --force-conflicts -f -" in event["message"]
     assert [each.levelname for each in caplog.records] == ["ERROR"]
 
 

@@ -15,7 +15,7 @@ PLURAL = "speedruns"
 KIND = "Speedrun"
 API_VERSION = f"{GROUP}/{VERSION}"
 CRD_NAME = f"{PLURAL}.{GROUP}"
-CRD_INSTALL = "`speedrun-operator crd | kubectl apply --server-side -f -`"
+CRD_INSTALL = "`speedrun-operator crd | kubectl apply --server-side --force-conflicts -f -`"
 
 FINALIZER = f"{GROUP}/operator"
 FINISHED_LABEL = f"{GROUP}/finished"
