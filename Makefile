@@ -5,7 +5,7 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 BED := $(RUN) -m testbed
 
-.PHONY: help setup demo test test-full lint unit contract cluster bench down clean crd
+.PHONY: help setup demo test test-full lint unit contract cluster bench down clean crd chart
 
 help: ## these lines
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
@@ -34,6 +34,9 @@ bench: setup ## every bench; each ends with one line of JSON
 
 crd: setup ## write crds/speedruns.yaml from the models
 	$(VENV)/bin/speedrun-operator crd >crds/speedruns.yaml
+
+chart: setup ## write what of charts/ is made: CRD, schema, table of values; and the bed's rights
+	@$(RUN) -m testbed.chart
 
 down: setup ## take the demo and its test bed down
 	@$(RUN) -m testbed.demo --down

@@ -13,7 +13,7 @@ import pytest
 from cluster.stale import stale_crd
 from testbed.facts import Facts
 from testbed.kubectl import Kubectl
-from testbed.operator import CRD, RBAC, Operator
+from testbed.operator import CRD, RBAC, ROLE, Operator
 from testbed.part import Place
 
 Check = Callable[..., tuple[int, str]]
@@ -71,7 +71,7 @@ def test_each_fault_says_what_to_do(check: Check, changes: dict[str, str], says:
 def test_a_stale_crd_and_missing_rights_are_found(check: Check, kubectl: Kubectl) -> None:
     try:
         kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", stdin=stale_crd())
-        kubectl("delete", "clusterrolebinding", "speedrun-operator")
+        kubectl("delete", "clusterrolebinding", ROLE)
         deadline = time.monotonic() + 30
         while "not this version's" not in (said := check_line(check, "crd")[1]):
             assert time.monotonic() < deadline, said  # the API server publishes a changed schema after a moment

@@ -20,6 +20,7 @@ from testbed.processes import free_ports, start_ticks
 
 NAMESPACE = "speedrun-system"
 ACCOUNT = "speedrun-operator"
+ROLE = f"{NAMESPACE}:{ACCOUNT}"
 RBAC = Path(__file__).with_name("rbac.yaml")
 CRD = Path(__file__).parents[2] / "crds" / "speedruns.yaml"
 TOKEN_SECONDS = 24 * 3600
@@ -42,7 +43,7 @@ class Operator:
     def install(self) -> None:
         """Apply the CRD and the rights, and mint the kubeconfig."""
         kubectl = Kubectl(self.facts.kubectl, self.facts.kubeconfig)
-        kubectl("apply", "--server-side", "-f", str(CRD), "-f", str(RBAC))
+        kubectl("apply", "--server-side", "--force-conflicts", "-f", str(CRD), "-f", str(RBAC))
         kubectl.wait_established("speedruns.speedrun.dev")
         self.directory.mkdir(parents=True, exist_ok=True)
         Kubernetes(self.place).service_account_kubeconfig(NAMESPACE, ACCOUNT, self.kubeconfig, TOKEN_SECONDS)

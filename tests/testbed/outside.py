@@ -14,18 +14,22 @@ from testbed import pki
 from testbed.facts import Facts
 from testbed.kubectl import Kubectl
 from testbed.kubernetes import Kubernetes
-from testbed.operator import ACCOUNT
+from testbed.operator import ROLE
 from testbed.part import Place
 from testbed.platform import CLUSTER, ORGANIZATION, Platform
 
 PERSON = "speedrun-person"
-BINDING = {
-    "apiVersion": "rbac.authorization.k8s.io/v1",
-    "kind": "ClusterRoleBinding",
-    "metadata": {"name": PERSON},
-    "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": ACCOUNT},
-    "subjects": [{"kind": "User", "name": PERSON, "apiGroup": "rbac.authorization.k8s.io"}],
-}
+SUBJECT = {"kind": "User", "name": PERSON, "apiGroup": "rbac.authorization.k8s.io"}
+BINDINGS = [
+    {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": f"{kind}Binding",
+        "metadata": {"name": PERSON, **place},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": ROLE},
+        "subjects": [SUBJECT],
+    }
+    for kind, place in (("ClusterRole", {}), ("Role", {"namespace": "kube-system"}))
+]
 FLAGS = (f"--organization={ORGANIZATION}", f"--cluster={CLUSTER}")
 
 
@@ -41,7 +45,7 @@ class Outside:
         self.sign_in()
         self.platform.state.keys = [{"public_key": facts.ssh_key.with_suffix(".pub").read_text()}]
         kubectl = Kubectl(facts.kubectl, facts.kubeconfig)
-        kubectl("apply", "-f", "-", stdin=json.dumps(BINDING))
+        kubectl("apply", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": BINDINGS}))
 
     def rotate(self) -> None:
         """Hand out a new client certificate, and have the API server refuse the one before."""

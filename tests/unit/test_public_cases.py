@@ -11,7 +11,7 @@ import pytest
 
 TESTS = Path(__file__).parents[1]
 CASES = TESTS.parents[1] / "shared" / "data" / "cases.jsonl"
-DONE = {"ssh", "slurm", "kopf", "pyxis", "trainer", "data", "k8s", "kubeconfig", "security"}
+DONE = {"ssh", "slurm", "kopf", "pyxis", "trainer", "data", "k8s", "kubeconfig", "security", "helm"}
 CASE = re.compile(r"\bBR-\d{3}\b")
 
 

@@ -1,0 +1,41 @@
+{{/*
+The operator's settings as JSON, which is YAML without anything to guess: '00123' stays a string, 1000000 a number.
+Values have the settings' names in camelCase.
+*/}}
+{{- define "speedrun.settings" -}}
+{{- $settings := dict "log_format" .Values.logFormat "log_level" .Values.logLevel -}}
+{{- $_ := set $settings "health_address" (printf "0.0.0.0:%d" (int64 .Values.healthPort)) -}}
+{{- with .Values.clusterId -}}
+{{- $_ := set $settings "cluster_id" . -}}
+{{- end -}}
+{{- range $group := list "slurm" "pods" "prepare" "cache" "policy" -}}
+{{- $_ := set $settings $group (include "speedrun.snake" (index $.Values $group) | fromJson) -}}
+{{- end -}}
+{{- $watch := omit .Values.watch "createNamespaces" -}}
+{{- $_ := set $settings "watch" (include "speedrun.snake" $watch | fromJson) -}}
+{{- if .Values.login.host -}}
+{{- $login := omit .Values.login "keySecret" "keySecretKey" "knownHostsSecret" "knownHostsSecretKey" -}}
+{{- $files := dict "keyFile" "/etc/speedrun/login/key" "knownHostsFile" "/etc/speedrun/login/known_hosts" -}}
+{{- $_ := set $settings "login" (include "speedrun.snake" (merge $files $login) | fromJson) -}}
+{{- end -}}
+{{- if .Values.platform.url -}}
+{{- $platform := omit .Values.platform "tokenSecret" "tokenSecretKey" -}}
+{{- $own := dict "readinessOnly" true "tokenFile" "/etc/speedrun/platform/token" -}}
+{{- $_ := set $settings "platform" (include "speedrun.snake" (merge $own $platform) | fromJson) -}}
+{{- end -}}
+{{- if .Values.metrics.enabled -}}
+{{- $address := printf "0.0.0.0:%d" (int64 .Values.metrics.port) -}}
+{{- $_ := set $settings "metrics" (dict "address" $address "speedruns" .Values.metrics.speedruns) -}}
+{{- end -}}
+{{- $_ := set $settings "deployment" (dict "name" (include "speedrun.name" .) "namespace" .Release.Namespace) -}}
+{{- toPrettyJson $settings -}}
+{{- end -}}
+
+{{/* A group of values under the names that the settings have. */}}
+{{- define "speedrun.snake" -}}
+{{- $named := dict -}}
+{{- range $name, $value := . -}}
+{{- $_ := set $named (snakecase $name) $value -}}
+{{- end -}}
+{{- toJson $named -}}
+{{- end -}}
