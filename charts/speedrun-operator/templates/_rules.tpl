@@ -39,11 +39,22 @@
   verbs: [get]
 {{- end -}}
 
-{{/* What it may do in its own namespace: say on its Deployment what is wrong with the installation. */}}
+{{/* What it may do in its own namespace: say on its Deployment what is wrong, and read the Secrets of logins. */}}
 {{- define "speedrun.ownRules" -}}
 - apiGroups: [""]
   resources: [events]
   verbs: [create, patch]
+{{- with .Values.logins }}
+{{- $secrets := list }}
+{{- range . }}
+{{- $secrets = append $secrets .secret }}
+{{- end }}
+- apiGroups: [""]
+  resources: [secrets]
+  resourceNames:
+    {{- $secrets | uniq | sortAlpha | toYaml | nindent 4 }}
+  verbs: [get]
+{{- end }}
 {{- end -}}
 
 {{- define "speedrun.nodeRules" -}}

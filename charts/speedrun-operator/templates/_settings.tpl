@@ -13,10 +13,17 @@ Values have the settings' names in camelCase.
 {{- end -}}
 {{- $watch := omit .Values.watch "createNamespaces" -}}
 {{- $_ := set $settings "watch" (include "speedrun.snake" $watch | fromJson) -}}
-{{- if .Values.login.host -}}
 {{- $login := omit .Values.login "keySecret" "keySecretKey" "knownHostsSecret" "knownHostsSecretKey" -}}
-{{- $files := dict "keyFile" "/etc/speedrun/login/key" "knownHostsFile" "/etc/speedrun/login/known_hosts" -}}
-{{- $_ := set $settings "login" (include "speedrun.snake" (merge $files $login) | fromJson) -}}
+{{- with .Values.login.keySecret -}}
+{{- $_ := set $login "keyFile" "/etc/speedrun/login/key" -}}
+{{- end -}}
+{{- with .Values.login.knownHostsSecret -}}
+{{- $_ := set $login "knownHostsFile" "/etc/speedrun/login/known_hosts" -}}
+{{- end -}}
+{{- $_ := set $settings "login" (include "speedrun.snake" $login | fromJson) -}}
+{{- with .Values.logins -}}
+{{- $_ := set $settings "logins" . -}}
+{{- $_ := set $settings "logins_read_seconds" $.Values.loginsReadSeconds -}}
 {{- end -}}
 {{- if .Values.platform.url -}}
 {{- $platform := omit .Values.platform "tokenSecret" "tokenSecretKey" -}}

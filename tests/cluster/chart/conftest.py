@@ -11,6 +11,7 @@ import base64
 import json
 import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -111,6 +112,13 @@ def helm(bed: Facts, place: Place) -> Helm:
 @pytest.fixture
 def release(bed: Facts, place: Place, helm: Helm, kubectl: Kubectl) -> Iterator[Release]:
     """Not installed yet; its namespaces and the Secrets of its login are there. All of it is gone after the test."""
+    with made(bed, place, helm, kubectl) as release:
+        yield release
+
+
+@contextmanager
+def made(bed: Facts, place: Place, helm: Helm, kubectl: Kubectl) -> Iterator[Release]:
+    """The same for as long as the context lasts."""
     number = uuid.uuid4().hex[:8]
     home, watched = f"system-{number}", f"runs-{number}"
     for name in (home, watched):

@@ -97,7 +97,7 @@ def test_an_upgrade_brings_the_new_crd_and_a_live_run_loses_nothing(
 
 
 def test_an_uninstalled_chart_leaves_crd_speedruns_and_jobs(
-    release: Release, bed: Facts, kubectl: Kubectl, slurm: Slurm
+    release: Release, bed: Facts, kubectl: Kubectl, slurm: Slurm, tmp_path: Path
 ) -> None:
     """BR-065: what runs goes on, what is to go can go, and a chart that is installed again picks up the rest."""
     notes = release.install()
@@ -117,6 +117,7 @@ def test_an_uninstalled_chart_leaves_crd_speedruns_and_jobs(
 
     # What the notes say: without an operator, its finalizer would hold a deletion for ever.
     environment = {"PATH": f"{bed.kubectl.parent}:/usr/bin:/bin", "KUBECONFIG": str(bed.kubeconfig)}
+    environment["HOME"] = str(tmp_path)  # kubectl keeps a cache there
     command = DETACH.findall(notes)[0]
     subprocess.run(["bash", "-euo", "pipefail", "-c", command], env=environment, check=True, timeout=60)
     kubectl("delete", "speedrun", "goes", "-n", release.watched, "--timeout=10s")

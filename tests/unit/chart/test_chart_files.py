@@ -13,7 +13,7 @@ import yaml
 
 from speedrun_operator.api.schema import custom_resource_definition
 from speedrun_operator.settings import Settings
-from testbed import chart
+from testbed import chart, chart_schema
 from testbed.helm import CHART, Helm, of_kind
 from unit.chart.conftest import Render
 from unit.chart.rendering import BASE, LOGIN, PLATFORM, container, one, pod, rights, settings, settings_text
@@ -60,15 +60,17 @@ def test_artifact_hub_finds_a_whole_speedrun() -> None:
 
 
 def test_every_setting_is_a_value_or_left_out_for_a_reason() -> None:
-    schema = chart.schema()["properties"]
-    for leaf in chart.leaves(Settings):
+    schema = chart_schema.schema()["properties"]
+    for leaf in chart_schema.leaves(Settings):
         part: Any = {"properties": schema}
         names = [re.sub(r"_(.)", lambda found: found[1].upper(), each) for each in leaf.split(".")]
         for name in names:
             part = part.get("properties", {}).get(name)
             if part is None:
                 break
-        assert (part is None) == (leaf in chart.LEFT_OUT), f"{leaf}: make it a value, or say in LEFT_OUT why it is none"
+        assert (part is None) == (leaf in chart_schema.LEFT_OUT), (
+            f"{leaf}: make it a value, or say in LEFT_OUT why it is none"
+        )
 
 
 def test_the_crd_is_the_models_and_stays_when_the_chart_goes(render: Render) -> None:

@@ -90,6 +90,15 @@ def test_values_that_are_settings_reach_the_operator_as_they_are(render: Render,
     assert read.platform.readiness_only
 
 
+def test_logins_of_namespaces_reach_the_operator(render: Render, tmp_path: Path) -> None:
+    logins = {"team-a": {"secret": "00123"}, "team-b": {"secret": "b", "root": "/b", "host": "h", "port": 2222}}
+    values = {"login": {"host": "slurm-login.tenant-slurm.svc"}, "logins": logins, "loginsReadSeconds": 5}
+    read = settings(render(values), tmp_path)
+    assert {name: each.model_dump(exclude_none=True) for name, each in read.logins.items()} == logins
+    assert (read.logins_read_seconds, read.login.host) == (5, "slurm-login.tenant-slurm.svc")
+    assert read.login.key_file is None
+
+
 def snake(name: str) -> str:
     return "".join(f"_{each.lower()}" if each.isupper() else each for each in name)
 
@@ -128,6 +137,9 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"login": merged(LOGIN, {"keySecret": ""})}, "/login/keySecret"),
     ({"login": merged(LOGIN, {"user": ""})}, "/login/user"),
     ({"login": merged(LOGIN, {"port": 0})}, "/login/port"),
+    ({"logins": {"a": {"secret": "a"}}}, "/logins/a': missing property 'host'"),
+    ({"login": LOGIN, "logins": {"a": {"host": "h"}}}, "/logins/a': missing property 'secret'"),
+    ({"login": LOGIN, "logins": {"A": {"secret": "a"}}}, "invalid propertyName 'A'"),
     ({"platform": merged(PLATFORM, {"tokenSecret": ""})}, "/platform/tokenSecret"),
     ({"platform": merged(PLATFORM, {"url": "http://api.example"})}, "/platform/url"),
     (nested("slurm.root", "$HOME"), "/slurm/root"),

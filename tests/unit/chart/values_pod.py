@@ -82,6 +82,30 @@ ROWS: list[Row] = [
         lambda o: volume(o, "login")[1]["secret"]["items"] == [{"key": "00123", "path": "known_hosts"}],
     ),
     (
+        "logins",
+        {"00123": {"secret": "0x10", "port": 2222}, "b": {"secret": "b", "host": "h", "root": "/b"}},
+        {"login": {"host": "slurm-login.tenant-slurm.svc"}},
+        lambda o: (
+            known(o)["logins"]
+            == {"00123": {"secret": "0x10", "port": 2222}, "b": {"secret": "b", "host": "h", "root": "/b"}}
+        ),
+    ),
+    (
+        "logins",
+        {"a": {"secret": "0x10"}, "b": {"secret": "b"}, "c": {"secret": "b"}},
+        {"login": {"host": "slurm-login.tenant-slurm.svc"}},
+        lambda o: (
+            {each for each in rights(o) if each[0] == "speedrun-system" and "secrets" in each}
+            == {("speedrun-system", "", "secrets", name, "get") for name in ("0x10", "b")}
+        ),
+    ),
+    (
+        "loginsReadSeconds",
+        1000000,
+        {"logins": {"a": {"secret": "a", "host": "h"}}},
+        lambda o: known(o)["logins_read_seconds"] == 1000000,
+    ),
+    (
         "platform.tokenSecret",
         "00123",
         {"platform": PLATFORM},
