@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from speedrun_operator import __version__
 from speedrun_operator.api.names import CRD_INSTALL, CRD_NAME
 from speedrun_operator.kube.client import ApiError, Kube
-from speedrun_operator.kube.events import Subject, post_on
+from speedrun_operator.kube.events import Subject, identified, post_on
 from speedrun_operator.kube.served import Served, settled
 from speedrun_operator.lifecycle.situation import Notice
 
@@ -69,4 +69,5 @@ class CrdWatch:
             self._said_at = time.monotonic()
             logger.log(logging.ERROR if notice.warning else logging.INFO, "%s", notice.message)
         if now is not before and self._deployment is not None:
-            await post_on(self._kube, self._deployment, notice, datetime.now(UTC))
+            deployment = await identified(self._kube, self._deployment)
+            await post_on(self._kube, deployment, notice, datetime.now(UTC))

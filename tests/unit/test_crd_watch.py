@@ -45,6 +45,14 @@ async def test_a_stale_one_is_said_once_on_the_deployment(caplog: pytest.LogCapt
     assert [each.levelname for each in caplog.records] == ["ERROR"]
 
 
+async def test_the_event_has_the_uid_of_the_deployment_for_kubectl_describe() -> None:
+    api = ApiServer()
+    path = "/apis/apps/v1/namespaces/speedrun-system/deployments/speedrun-operator"
+    api.objects[path] = {"metadata": {"uid": "1-2-3"}}
+    await CrdWatch(api, DEPLOYMENT).found(Served.STALE)
+    assert api.events[0]["involvedObject"]["uid"] == "1-2-3"
+
+
 async def test_that_it_is_well_again_is_said_too() -> None:
     _, api = await said(Served.STALE, Served.UNPUBLISHED, Served.CURRENT, Served.CURRENT, Served.MISSING)
     assert [each["reason"] for each in api.events] == ["CrdStale", "CrdCurrent", "CrdMissing"]

@@ -44,6 +44,10 @@
 - apiGroups: [""]
   resources: [events]
   verbs: [create, patch]
+- apiGroups: [apps]
+  resources: [deployments]
+  resourceNames: [{{ include "speedrun.name" . }}]
+  verbs: [get]
 {{- with .Values.logins }}
 {{- $secrets := list }}
 {{- range . }}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from speedrun_operator.api.names import API_VERSION, KIND, Identity
@@ -29,6 +29,18 @@ class Subject:
 
     def __str__(self) -> str:
         return f"{self.kind} {self.namespace}/{self.name}"
+
+
+async def identified(kube: Kube, subject: Subject) -> Subject:
+    """The same with its UID, if it may be read. It is of a group other than the core's."""
+    kind = f"{subject.kind.lower()}s"
+    path = f"/apis/{subject.api_version}/namespaces/{subject.namespace}/{kind}/{subject.name}"
+    try:
+        found = await kube.request("GET", path)
+    except ApiError as error:
+        logger.info("events on %s will not be shown with it, for it cannot be read: %s", subject, error)
+        return subject
+    return replace(subject, uid=found["metadata"]["uid"])
 
 
 async def post(kube: Kube, identity: Identity, notice: Notice, now: datetime) -> None:

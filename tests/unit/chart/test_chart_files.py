@@ -91,6 +91,7 @@ def test_rights_are_those_that_are_needed_and_no_more(render: Render) -> None:
         (where, "", "secrets", "", "get"),
         ("kube-system", "", "namespaces", "kube-system", "get"),
         *((home, "", "events", "", verb) for verb in ("create", "patch")),
+        (home, "apps", "deployments", "speedrun-operator", "get"),
     }
     assert not of_kind(render(), "ClusterRole", "ClusterRoleBinding")
     with_pods = rights(render({"pods": {"enabled": True}})) - rights(render())
