@@ -32,8 +32,8 @@ lint: setup ## ruff, mypy, import-linter
 bench: setup ## every bench; each ends with one line of JSON
 	@bash scripts/bench.sh
 
-crd: setup ## write crds/speedruns.yaml from the models
-	$(VENV)/bin/speedrun-operator crd >crds/speedruns.yaml
+crd: setup ## write crds/speedruns.yaml and the chart's copy from the models
+	$(VENV)/bin/speedrun-operator crd | tee crds/speedruns.yaml >charts/speedrun-operator/crd/speedruns.yaml
 
 chart: setup ## write what of charts/ is made: CRD, schema, table of values; and the bed's rights
 	@$(RUN) -m testbed.chart

@@ -95,7 +95,7 @@ class Release:
         The CRD may be there already, applied by kubectl.
         """
         said = self.helm.install(self.values, "--take-ownership", *flags, namespace=self.home, chart=chart)
-        self.kubectl("wait", "--for=condition=Established", "crd/speedruns.speedrun.dev", "--timeout=30s")
+        self.kubectl.wait_established("speedruns.speedrun.dev")
         self.operator.mount()
         return said
 
