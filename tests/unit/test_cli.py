@@ -282,7 +282,7 @@ KUBECONFIG = """\
 def test_a_kubeconfig_that_cannot_be_used(tmp_path: Path, command: str, code: int, content: str, says: str) -> None:
     path = tmp_path / "kubeconfig"
     path.write_text(content)
-    argv = [sys.executable, "-m", "speedrun_operator.cli", command, f"--kubeconfig={path}"]
+    argv = [sys.executable, "-m", "speedrun_operator.cli", command, f"--kubeconfig={path}", "--health-address="]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == code
     assert says.format(path=path) in done.stdout + done.stderr
