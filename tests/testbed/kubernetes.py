@@ -29,6 +29,10 @@ CONTROLLERS = (
     "serviceaccount-token-controller",
     "root-ca-certificate-publisher-controller",
     "clusterrole-aggregation-controller",
+    # for what the chart installs
+    "deployment-controller",
+    "replicaset-controller",
+    "job-controller",
     # for the node (node.py)
     "node-lifecycle-controller",
     "persistentvolume-binder-controller",

@@ -1,8 +1,8 @@
 """The chart installed into the bed, and the operator run as its pod would be: its account, settings and mounts.
 
-The bed has no controller that makes pods of Deployments. So the operator is a process of the bed that gets what the
-kubelet would give to the pod: the settings of the release's ConfigMap, the files of the Secrets that the Deployment
-mounts, and a token of its ServiceAccount, with exactly its rights.
+Without a node the pod of the Deployment waits. The operator is a process of the bed instead that gets what the kubelet
+would give to the pod: the settings of the release's ConfigMap, the files of the Secrets that the Deployment mounts, and
+a token of its ServiceAccount, with exactly its rights. With a node, in the long tests: ../pods/test_chart_pod.py.
 """
 
 from __future__ import annotations
