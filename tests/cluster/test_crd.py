@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from cluster.speedruns import speedrun
 from speedrun_operator.api.schema import crd_yaml
 from testbed.kubectl import Kubectl, KubectlFailed
 
+EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.yaml"))
 NAME = "crd/speedruns.speedrun.dev"
 
 
@@ -148,6 +150,12 @@ def test_the_same_again_and_spelled_out_defaults_are_no_change(installed: Kubect
     assert "unchanged" in installed(*apply, stdin=json.dumps(speedrun("same")))
     installed(*apply, stdin=json.dumps(speedrun("same", backend="Slurm", slurm={"nice": 0, "account": ""})))
     installed("label", "speedrun", "same", "-n", namespace, "team=a")
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=[each.name for each in EXAMPLES])
+def test_the_server_takes_an_example(example: Path, installed: Kubectl, lab: str) -> None:
+    said = installed("create", "-n", lab, "-f", str(example), "--dry-run=server", "--validate=strict")
+    assert said.endswith("created (server dry run)\n")
 
 
 def test_a_name_is_at_most_63_characters_long(installed: Kubectl, lab: str) -> None:

@@ -56,6 +56,13 @@ def test_files_that_are_named_are_there(document: Path) -> None:
 
 
 @each_document
+def test_tests_that_are_named_are_there(document: Path) -> None:
+    for path, _, name in re.findall(r"\b(tests/[\w/]+\.py)(::(\w+))?", document.read_text(encoding="utf-8")):
+        text = (ROOT / path).read_text(encoding="utf-8")
+        assert not name or re.search(rf"^(async )?def {name}\(", text, re.MULTILINE), f"{path} has no {name}"
+
+
+@each_document
 def test_make_has_the_targets(document: Path) -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
     asked = {words[0] for words in commands(document.read_text(encoding="utf-8"), "make") if words}
