@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import gzip
+import shlex
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +17,7 @@ from speedrun_operator.backends.pods import backend as module
 from speedrun_operator.backends.pods.site import PodSite
 from speedrun_operator.recipes.recipe import Stage, Step
 from testbed.image import IMAGE
+from testbed.kubectl import Kubectl
 from testbed.node import CLAIM, Node
 
 
@@ -111,7 +115,9 @@ async def test_news_of_a_pod_comes_without_a_poll(world: PodsWorld) -> None:
     await until(world, ref, runs)
 
 
-async def test_a_log_of_very_long_and_unfinished_lines_arrives_whole(world: PodsWorld) -> None:
+async def test_a_log_of_very_long_and_unfinished_lines_arrives_whole_and_is_kept(
+    world: PodsWorld, kubectl: Kubectl
+) -> None:
     ref = await world.ref("long-lines")
     script = "printf 'x%.0s' {1..40000}; echo; echo 'step:1/1 val_loss:3.1 train_time:5ms'; printf 'no end'"
     accepted(await world.backend.submit(ref, doing(world, script)))
@@ -120,3 +126,6 @@ async def test_a_log_of_very_long_and_unfinished_lines_arrives_whole(world: Pods
     final = run_of(last).progress.final
     assert final and final.text == "3.1"
     assert last.log and last.log.exit_code == 0
+    shown = shlex.split(small.log_path(ref).partition(" | ")[0])[1:]  # no volume keeps it
+    kept = gzip.decompress(base64.b64decode(await asyncio.to_thread(kubectl, *shown))).decode()
+    assert "x" * 40_000 in kept and "val_loss:3.1" in kept

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from speedrun_operator.backends.slurm import cache_text
+from speedrun_operator.backends import cache_text
 from speedrun_operator.preparation.needs import Kind
 from testbed.processes import wait_for
 from unit.slurm.prepare_node import CONTAINER, DATA, DOWNLOADS, NAMES, Node, kill, shard

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from speedrun_operator.backends.slurm import cache_text
+from speedrun_operator.backends import cache_text
 from speedrun_operator.preparation.needs import Kind
 from speedrun_operator.progress import ParserState, feed
 from speedrun_operator.progress.allocation import AllocationProgress, add

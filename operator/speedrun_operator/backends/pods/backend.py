@@ -10,12 +10,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import timedelta
 
 from speedrun_operator.api.phases import Reason
 from speedrun_operator.backends.base import AllocationRef, MarkedJob, PrepareJob, PrepareRef, Snapshot
-from speedrun_operator.backends.pods import gpus, manifest
+from speedrun_operator.backends.pods import manifest
+from speedrun_operator.backends.pods.keeper import LogKeeper
+from speedrun_operator.backends.pods.keeping import shown_by
+from speedrun_operator.backends.pods.memory import SETTLE_SECONDS, Memory
+from speedrun_operator.backends.pods.nodes import Nodes
 from speedrun_operator.backends.pods.observe import Pod, give_up, is_over, moment, observed, vanished
 from speedrun_operator.backends.pods.outcome import read_refusal
 from speedrun_operator.backends.pods.package import pack
@@ -25,7 +29,7 @@ from speedrun_operator.backends.pods.store import Store
 from speedrun_operator.backends.pods.words import STUCK
 from speedrun_operator.clock import SYSTEM, Clock
 from speedrun_operator.facts import ClusterFacts
-from speedrun_operator.kube.client import ApiError, Conflict, NotFound, Unavailable
+from speedrun_operator.kube.client import ApiError, Conflict, NotFound
 from speedrun_operator.kube.pods import Pods
 from speedrun_operator.lifecycle.observation import (
     Accepted,
@@ -43,27 +47,9 @@ from speedrun_operator.preparation.manifest import Manifest
 
 logger = logging.getLogger(__name__)
 AT_ONCE = 16
-NODES_SECONDS = 60.0  # so long the nodes' labels are taken for known
-SETTLE_SECONDS = 30.0  # a log that cannot be read any more is given up so long after the end
 TIDY = timedelta(seconds=60)
 LEAST_WAIT = 0.5
 DOUBT_SECONDS = 70.0  # an API server ends a request within 60 s: a creation without an answer shows by then, or never
-
-
-@dataclass(slots=True)
-class Memory:
-    """What is remembered of one allocation between polls. All of it can be lost."""
-
-    reader: LogReader
-    job_id: str | None = None
-    cancelled: bool = False
-    doubt_until: float | None = None  # a creation may still be under way
-    unseen_since: float | None = None
-    ended_since: float | None = None
-    grown_at: float | None = None
-    waits_for: str | None = None
-    waits_since: float | None = None
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 class PodsBackend:
@@ -87,12 +73,16 @@ class PodsBackend:
         self._store = Store(pods)
         self._memory: dict[str, Memory] = {}
         self._slots = asyncio.Semaphore(AT_ONCE)
-        self._nodes: tuple[float, list[dict[str, str]]] | None = None
+        self._keeper = LogKeeper(pods, cluster, self._slots, clock)
+        self._nodes = Nodes(pods, site.gpu_label_keys, clock)
 
     def name_of(self, ref: AllocationRef) -> str:
         return ref.identity.job_name(self._cluster, ref.allocation)
 
     def log_path(self, ref: AllocationRef) -> str:
+        memory = self._memory.get(self.name_of(ref))
+        if memory is not None and memory.kept:
+            return shown_by(ref.identity.namespace, self.name_of(ref))
         return f"kubectl logs -n {ref.identity.namespace} {self.name_of(ref)} --all-containers"
 
     # -- making
@@ -116,7 +106,7 @@ class PodsBackend:
                 name=name,
                 cluster=self._cluster,
                 site=self._site,
-                gpu_values=await self._gpu_values(plan),
+                gpu_values=await self._nodes.with_gpus_of(plan),
             )
             try:
                 pod = await self._pods.create(body)
@@ -130,23 +120,6 @@ class PodsBackend:
             return Busy("NameTaken", f"a pod called {name} is there that is not of this Speedrun: delete it")
         self._store.put(pod)
         return Accepted(pod["metadata"]["uid"], moment(pod["metadata"]["creationTimestamp"]))
-
-    async def _gpu_values(self, plan: RunPlan) -> tuple[tuple[str, tuple[str, ...]], ...]:
-        """Labels of nodes with the plan's GPU type. Without a look at the nodes: what they are likely to be."""
-        if not plan.gpu_count or plan.gpu_type is None:
-            return ()
-        keys = self._site.gpu_label_keys
-        now = self._monotonic()
-        if self._nodes is None or now - self._nodes[0] > NODES_SECONDS:
-            try:
-                self._nodes = (now, await self._pods.node_labels())
-            except Unavailable:
-                raise
-            except ApiError as error:
-                logger.warning("the nodes' labels cannot be read (%s): GPU types are looked for by likely names", error)
-                self._nodes = (now, [])
-        found = gpus.values_by_key(plan.gpu_type, keys, self._nodes[1])
-        return found or gpus.guessed(plan.gpu_type, keys)
 
     # -- looking
 
@@ -183,13 +156,13 @@ class PodsBackend:
         async with memory.lock:
             pod = self._store.get(name)
             if pod is None:
-                return self._absent(ref, memory)
+                return await self._keeper.kept(self._absent(ref, memory), ref, memory)
             memory.unseen_since = None
             memory.job_id = pod["metadata"]["uid"]
             async with self._slots:
                 grew = await memory.reader.read(pod, self._log_bytes)
             seen = observed(pod, self._now())
-            return self._told(seen, memory, grew)
+            return await self._keeper.kept(self._told(seen, memory, grew), ref, memory)
 
     def _absent(self, ref: AllocationRef, memory: Memory) -> Observed:
         """No pod of that name: never made, as far as we know, or gone."""

@@ -87,6 +87,11 @@ def started_containers(pod: Pod) -> tuple[tuple[str, bool], ...]:
     return tuple(sorted((each for each in found if each[0] in ours), key=lambda each: order.index(each[0])))
 
 
+def keeps_its_log(pod: Pod) -> bool:
+    """Whether its log is on a volume that outlives it."""
+    return any("persistentVolumeClaim" in each for each in _listed(pod, "volumes") if each.get("name") == "cache")
+
+
 def condition(pod: Pod, type_: str) -> Mapping[str, Any]:
     conditions = (pod.get("status") or {}).get("conditions") or []
     return next((each for each in conditions if each.get("type") == type_), {})

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 
+from speedrun_operator.backends.pods.keeping import Tail
 from speedrun_operator.backends.pods.logs import Cursor, take
-from speedrun_operator.backends.pods.observe import Pod, started_containers
+from speedrun_operator.backends.pods.observe import Pod, keeps_its_log, started_containers
 from speedrun_operator.backends.reading import Reading
 from speedrun_operator.kube.client import ApiError
 from speedrun_operator.kube.pods import Pods
@@ -24,6 +25,7 @@ class LogReader:
         self._current: str | None = None
         self._cursor = Cursor()
         self._caught_up = False
+        self.tail = Tail()  # of a log that goes with its pod
         self.behind = False
         self.whole = False
 
@@ -85,6 +87,8 @@ class LogReader:
         taken = take(self._cursor, piece, asked)
         self._cursor, self.behind = taken.cursor, taken.more
         self._reading = self._reading.after(taken.data)
+        if not keeps_its_log(pod):
+            self.tail.add(taken.data)
         return len(taken.data)
 
 

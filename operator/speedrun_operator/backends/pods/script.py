@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from importlib import resources
 
 from speedrun_operator.api.names import Identity
-from speedrun_operator.backends import exports
+from speedrun_operator.backends import events_text, exports
 from speedrun_operator.planning import RunPlan
 from speedrun_operator.recipes import recipe as recipes
 from speedrun_operator.recipes.recipe import Stage, Step
@@ -39,36 +39,52 @@ keeper=$!
 
 _FINISH = r"""
 child=
-run=
+signal=
 finish() {
   code=$?
   trap - EXIT
   LAST
+  [ -z "${sampler-}" ] || kill "$sampler" 2>/dev/null
   exec >&- 2>&-
   [ -z "${keeper:-}" ] || wait "$keeper"
   exit "$code"
 }
 trap finish EXIT
-ended_by() { # ended_by CODE: what runs gets SIGTERM as a whole, then the container ends
+ended_by() { # ended_by SIGNAL CODE: what runs gets SIGTERM as a whole, then the container ends
   trap '' TERM INT
+  signal=$1
   [ -z "$child" ] || { kill -TERM -- "-$child" 2>/dev/null; wait "$child"; }
-  exit "$1"
+  exit "$2"
 }
-trap 'ended_by 143' TERM
-trap 'ended_by 130' INT
+trap 'ended_by TERM 143' TERM
+trap 'ended_by INT 130' INT
 """.strip()
 
-_STAGE = r"""
-stage() { # stage NAME COMMAND...: runs it, marks begin and end, ends the run if it fails
-  local name=$1 code
-  shift
-  mark "run=$SPEEDRUN_RUN stage=$name begin"
-  "$@"
-  code=$?
-  mark "run=$SPEEDRUN_RUN stage=$name end exit=$code"
-  [ "$code" = 0 ] || exit "$code"
-}
+# What a container says when it ends: the last one, that the job is over; others, if they failed, that all is.
+_LAST = """
+mark "job end exit=$code"
+  event end exit "$code" signal "$signal"
 """.strip()
+_LAST_OF_ALL = """
+if [ "$code" != 0 ]; then
+    mark "run=${SPEEDRUN_RUN:-0} end exit=$code"
+    mark "job end exit=$code"
+    event end exit "$code" signal "$signal"
+  fi
+""".strip()
+
+_ATTEMPT = """
+mark "attempt job=$SPEEDRUN_JOB node=$SPEEDRUN_NODE"
+event start job "$SPEEDRUN_JOB" name "$HOSTNAME" node "$SPEEDRUN_NODE"
+""".strip()
+
+_RUN_ENDS = (
+    'gpu_summary "$from"',
+    "schedule",
+    'event run_end exit "$code"',
+    'mark "run=$SPEEDRUN_RUN end exit=$code"',
+    '[ "$code" = 0 ] || failed=$code',
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,32 +128,35 @@ def _script(
     plan: RunPlan, identity: Identity, allocation: int, name: str, body: Sequence[str], *, first: bool, keep_log: bool
 ) -> str:
     last = name == TRAIN
-    begun = ['mark "run=$run begin"'] if first else []
     lines = [
         f"ledger={shlex.quote(ledger(identity, allocation))}",
         f"root={CACHE}",
         _HEAD,
+        events_text.EVENTS,
         *([_KEEP] if keep_log else []),
-        _FINISH.replace("LAST", _last(last)),
-        *(['mark "attempt job=$SPEEDRUN_JOB node=$SPEEDRUN_NODE"'] if first else []),
+        _FINISH.replace("LAST", _LAST if last else _LAST_OF_ALL),
+        *([_ATTEMPT] if first else []),
+        *([events_text.hardware(plan, {"NODE_NAME": "$SPEEDRUN_NODE", "NODE_CPUS": str(plan.cpus)})] if last else []),
         *_variables(plan),
         *_functions(plan, name),
-        _STAGE,
+        events_text.STAGE,
         *exports.of_runs(plan),
         "failed=0",
         f"runs=({' '.join(str(run.index) for run in plan.runs)})",
-        'for run in "${runs[@]}"; do',
-        *(f"  {line}" for line in begun),
+        'for SPEEDRUN_RUN in "${runs[@]}"; do',
+        *(['  mark "run=$SPEEDRUN_RUN begin"'] if first else []),
+        *(["  from=$(samples)"] if last else []),
         "  set -m # a run is a process group of its own, so that a signal reaches all of it",
         "  (",
         "    set +m",
         "    trap - EXIT INT",
         "    trap : TERM # whatever runs gets it and ends by itself; its stage is then marked as ended",
-        "    export SPEEDRUN_RUN=$run",
-        '    mkdir -p "$ledger/run-$run" && cd "$ledger/run-$run" || exit 74',
+        "    export SPEEDRUN_RUN",
+        '    mkdir -p "$ledger/run-$SPEEDRUN_RUN" && cd "$ledger/run-$SPEEDRUN_RUN" || exit 74',
         "    export SPEEDRUN_CODE=$PWD/code",
         "    [ ! -d code ] || cd code || exit 74" if name != "code" else "    :",
-        '    "variables_$run"',
+        '    "variables_$SPEEDRUN_RUN"',
+        *([f"    {events_text.RUN_BEGIN}"] if last else []),
         *(f"    {line}" for line in body),
         "  ) &",
         "  child=$!",
@@ -145,19 +164,11 @@ def _script(
         '  wait "$child"',
         "  code=$?",
         "  child=",
-        *(['  mark "run=$run end exit=$code"', '  [ "$code" = 0 ] || failed=$code'] if last else []),
-        *([] if last else ['  [ "$code" = 0 ] || exit "$code"']),
+        *(f"  {line}" for line in (_RUN_ENDS if last else ['[ "$code" = 0 ] || exit "$code"'])),
         "done",
         'exit "$failed"',
     ]
     return "\n".join(lines) + "\n"
-
-
-def _last(last: bool) -> str:
-    """What a container says when it ends: the last one, that the job is over; others, if they failed, that all is."""
-    if last:
-        return 'mark "job end exit=$code"'
-    return '[ "$code" = 0 ] || { mark "run=${run:-0} end exit=$code"; mark "job end exit=$code"; }'
 
 
 def _variables(plan: RunPlan) -> list[str]:

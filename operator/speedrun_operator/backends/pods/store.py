@@ -159,7 +159,7 @@ def _kept(pod: dict[str, Any] | Pod) -> Pod:
     }
     return {
         "metadata": metadata,
-        "spec": {"nodeName": spec.get("nodeName"), **containers},
+        "spec": {"nodeName": spec.get("nodeName"), "volumes": spec.get("volumes") or [], **containers},
         "status": pod.get("status") or {},
     }
 

@@ -17,10 +17,10 @@ from datetime import UTC, datetime
 
 from speedrun_operator.api.names import JOB_PREFIX
 from speedrun_operator.backends.base import AllocationRef, MarkedJob, PrepareJob, PrepareRef, Snapshot
+from speedrun_operator.backends.cache_text import CACHE
 from speedrun_operator.backends.reading import Reading
 from speedrun_operator.backends.slurm import commands, facts, prepare, script
 from speedrun_operator.backends.slurm.answer import Poll, read_poll
-from speedrun_operator.backends.slurm.cache_text import CACHE
 from speedrun_operator.backends.slurm.housekeeping import Housekeeper
 from speedrun_operator.backends.slurm.ledger import Memory, absorb
 from speedrun_operator.backends.slurm.outcome import last_lines, read_preparation

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 from speedrun_operator.api.names import JOB_PREFIX
-from speedrun_operator.backends.slurm import cache_text, refusals, remote, storage_text
+from speedrun_operator.backends import cache_text
+from speedrun_operator.backends.slurm import refusals, remote, storage_text
 from speedrun_operator.backends.slurm.parts import bash_path
 from speedrun_operator.backends.slurm.prepare import PREPARE_PREFIX, attempts
 from speedrun_operator.backends.slurm.queue import ACCOUNTING_OFF, MARKED_FORMAT, SACCT_FIELDS, SQUEUE_FORMAT

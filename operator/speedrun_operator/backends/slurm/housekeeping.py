@@ -7,8 +7,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from speedrun_operator.backends.slurm import cache_text, remote, storage_text
-from speedrun_operator.backends.slurm.cache_text import CACHE
+from speedrun_operator.backends import cache_text
+from speedrun_operator.backends.cache_text import CACHE
+from speedrun_operator.backends.slurm import remote, storage_text
 from speedrun_operator.backends.slurm.commands import Section, sections
 from speedrun_operator.backends.slurm.parts import bash_path
 from speedrun_operator.backends.slurm.queue import epoch, number, read_storage

@@ -5,7 +5,7 @@ Variables that the script sets first: root (the shared directory), ledger (the j
 
 from __future__ import annotations
 
-from speedrun_operator.backends.slurm.events_text import EVENTS
+from speedrun_operator.backends import events_text
 
 _HEAD = r"""
 set -u
@@ -53,22 +53,13 @@ mark "attempt job=$SLURM_JOB_ID node=$(hostname)"
 event start job "$SLURM_JOB_ID" name "${SLURM_JOB_NAME-}" node "$(hostname)" partition "${SLURM_JOB_PARTITION-}"
 """.strip()
 
-HEAD = f"{EVENTS}\n{_HEAD}"
+HEAD = f"{events_text.EVENTS}\n{_HEAD}"
 
-STAGE = r"""
-stage() { # stage NAME COMMAND...: runs it, marks begin and end, ends the run if it fails
-  local name=$1 code began=$SECONDS
-  shift
-  event stage_begin stage "$name"
-  mark "${SPEEDRUN_RUN:+run=$SPEEDRUN_RUN }stage=$name begin"
-  "$@"
-  code=$?
-  mark "${SPEEDRUN_RUN:+run=$SPEEDRUN_RUN }stage=$name end exit=$code"
-  event stage_end stage "$name" exit "$code" seconds "$((SECONDS - began))"
-  [ "$code" = 0 ] || exit "$code"
-}
+_PLAIN = r"""
 plain() { bash -euo pipefail "$ledger/steps/$1.sh"; }
 """.strip()
+
+STAGE = f"{events_text.STAGE}\n{_PLAIN}"
 
 CONTAINED = r"""
 contained() { # contained STEP: in the container, in the directory that this shell is in

@@ -6,7 +6,8 @@ import shlex
 from collections.abc import Iterable, Mapping
 from importlib import resources
 
-from speedrun_operator.backends.slurm import cache_text, code
+from speedrun_operator.backends import cache_text
+from speedrun_operator.backends.slurm import code
 from speedrun_operator.backends.slurm.image import pyxis_reference
 from speedrun_operator.planning import RunPlan
 from speedrun_operator.preparation import keys

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from speedrun_operator import __version__
 from speedrun_operator.backends import exports
+from speedrun_operator.backends.cache_text import CACHE
 from speedrun_operator.backends.slurm import job_text, parts
-from speedrun_operator.backends.slurm.cache_text import CACHE
 from speedrun_operator.backends.slurm.parcel import OPEN
 from speedrun_operator.backends.slurm.parts import TASK_CPUS, bash_path
 from speedrun_operator.planning import RunPlan

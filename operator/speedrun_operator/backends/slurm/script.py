@@ -12,9 +12,9 @@ import shlex
 from speedrun_operator import __version__
 from speedrun_operator.api.names import Identity
 from speedrun_operator.api.spec import Prepare
-from speedrun_operator.backends import exports
-from speedrun_operator.backends.slurm import code, events_text, job_text, parts
-from speedrun_operator.backends.slurm.cache_text import fill
+from speedrun_operator.backends import events_text, exports
+from speedrun_operator.backends.cache_text import fill
+from speedrun_operator.backends.slurm import code, compiled_text, job_text, parts
 from speedrun_operator.backends.slurm.hardware import look
 from speedrun_operator.backends.slurm.parcel import OPEN, PARCEL, SECRETS
 from speedrun_operator.backends.slurm.parts import TASK_CPUS, bash_path
@@ -116,16 +116,13 @@ def render(plan: RunPlan, identity: Identity, allocation: int, root: str, python
         script += parts.cache_functions(plan, wanted, make=inline, resources_=gres + TASK_CPUS)
         script += _cache_stages(plan, "provide" if inline else "require")
     if plan.compile_cache and plan.container:
-        script.append(fill(events_text.COMPILED, {"MOST_COMPILED_MIB": str(events_text.MOST_COMPILED_MIB)}))
+        script.append(fill(compiled_text.COMPILED, {"MOST_COMPILED_MIB": str(compiled_text.MOST_COMPILED_MIB)}))
     return "\n".join([*script, "", *_runs(plan, wanted)]) + "\n"
 
 
 def _hardware(plan: RunPlan) -> str:
-    if not plan.gpu_count:
-        return events_text.NO_GPUS
-    words = {"WORLD_SIZE": str(plan.gpu_count), "PERIOD": str(plan.telemetry_seconds)}
-    begin = "cards\nsample_gpus" if plan.telemetry_seconds else "cards"
-    return f"{fill(events_text.HARDWARE, words)}\n{begin}"
+    words = {"NODE_NAME": "$(hostname)", "NODE_CPUS": "${SLURM_CPUS_ON_NODE-}"}
+    return events_text.hardware(plan, words)
 
 
 def _secrets_needed(plan: RunPlan) -> list[str]:
@@ -209,7 +206,7 @@ def _runs(plan: RunPlan, wanted: tuple[Kind, ...]) -> list[str]:
         "    trap : TERM # whatever runs gets it and ends by itself; its stage is then marked as ended",
         "    export SPEEDRUN_RUN",
         '    "variables_$SPEEDRUN_RUN"',
-        '    event run_begin arm "$SPEEDRUN_ARM" parameters "${!PARAM_@}" exports "$(compgen -e | tr "\\n" " ")"',
+        f"    {events_text.RUN_BEGIN}",
         *(f"    {line}" for line in body),
         "  ) &",
         "  child=$!",

@@ -1,6 +1,15 @@
-"""The text with which a job writes down what it finds and does: events.jsonl and gpu.csv in its ledger. Bash, data."""
+"""The text with which a job or a pod writes down what it finds and does: events.jsonl and gpu.csv in its ledger. Bash.
+
+The script sets first: `ledger`, the allocation's own directory, and the function `mark`. Words in capitals are filled
+in: NODE_NAME and NODE_CPUS are what the place calls the node, and how many of its CPUs are the allocation's.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+
+from speedrun_operator.backends.cache_text import fill
+from speedrun_operator.planning import RunPlan
 
 EVENTS = r"""
 json() { # json TEXT: as a JSON string; what is no plain character becomes a blank
@@ -30,6 +39,22 @@ schedule() { # how far the run came, of how many steps, by the last such line of
 }
 """.strip()
 
+STAGE = r"""
+stage() { # stage NAME COMMAND...: runs it, marks begin and end, ends the run if it fails
+  local name=$1 code began=$SECONDS
+  shift
+  event stage_begin stage "$name"
+  mark "${SPEEDRUN_RUN:+run=$SPEEDRUN_RUN }stage=$name begin"
+  "$@"
+  code=$?
+  mark "${SPEEDRUN_RUN:+run=$SPEEDRUN_RUN }stage=$name end exit=$code"
+  event stage_end stage "$name" exit "$code" seconds "$((SECONDS - began))"
+  [ "$code" = 0 ] || exit "$code"
+}
+""".strip()
+
+RUN_BEGIN = 'event run_begin arm "$SPEEDRUN_ARM" parameters "${!PARAM_*}" exports "$(compgen -e | tr "\\n" " ")"'
+
 HARDWARE = r"""
 gpu_name='' driver='' sampler=''
 cards() { # what the job was given, and what a comparison of times needs to know of it
@@ -39,8 +64,8 @@ cards() { # what the job was given, and what a comparison of times needs to know
     gpu_name=${name# } driver=${version# } count=$((count + 1))
     event card index "$index" name "$gpu_name" uuid "${uuid# }" memory_mib "${memory# }" driver "$driver"
   done < <(nvidia-smi --query-gpu=index,name,uuid,memory.total,driver_version --format=csv,noheader,nounits 2>/dev/null)
-  event hardware node "$(hostname)" cpus "${SLURM_CPUS_ON_NODE-}" cards "$count" world_size WORLD_SIZE
-  mark "hardware node=$(hostname) gpus=$count${gpu_name:+ gpu=${gpu_name// /%20} driver=$driver}"
+  event hardware node "NODE_NAME" cpus "NODE_CPUS" cards "$count" world_size WORLD_SIZE
+  mark "hardware node=NODE_NAME gpus=$count${gpu_name:+ gpu=${gpu_name// /%20} driver=$driver}"
 }
 sample_gpus() { # one process for the whole job
   local reasons=clocks_event_reasons.active fields
@@ -74,39 +99,15 @@ gpu_summary() { # gpu_summary FROM: the samples from that line on, in one marker
 NO_GPUS = r"""
 samples() { echo 0; }
 gpu_summary() { return 0; }
-event hardware node "$(hostname)" cpus "${SLURM_CPUS_ON_NODE-}" cards 0 world_size 1
-mark "hardware node=$(hostname) gpus=0"
+event hardware node "NODE_NAME" cpus "NODE_CPUS" cards 0 world_size 1
+mark "hardware node=NODE_NAME gpus=0"
 """.strip()
 
-COMPILED = r"""
-compiled='' compiled_entry='' compiled_before=''
-compile_begin() { # what torch and Triton compiled before, in a directory of the node: many small files
-  local torch triton
-  torch=$(told "image/$image_key" version.torch) triton=$(told "image/$image_key" version.triton)
-  [ -n "$gpu_name" ] && [ -n "$driver" ] && [ -n "$torch" ] || return 0
-  compiled=$(mktemp -d "${SLURM_TMPDIR:-/tmp}/speedrun-compiled.XXXXXX") || return 0
-  key=$(join "$(printf '%s\n' compiled "$torch" "$triton" "$gpu_name" "$driver" | sha256sum | head -c 64)")
-  compiled_entry=$cache/compiled/$key
-  if whole "$compiled_entry" && tar -xf "$compiled_entry/compiled.tar" -C "$compiled" 2>/dev/null; then
-    kind=compiled entry=$compiled_entry
-    use
-  fi
-  compiled_before=$(listing "$compiled")
-  export TORCHINDUCTOR_CACHE_DIR=$compiled/inductor TRITON_CACHE_DIR=$compiled/triton
-  mkdir -p "$TORCHINDUCTOR_CACHE_DIR" "$TRITON_CACHE_DIR"
-  mounts+=",$compiled:$compiled"
-}
-compile_end() { # after a run that went well; the newest wins, whole
-  [ -n "$compiled" ] || return 0
-  if [ "$(listing "$compiled")" != "$compiled_before" ] &&
-    [ "$(du -sm "$compiled" | cut -f 1)" -le MOST_COMPILED_MIB ]; then
-    kind=compiled key=${compiled_entry##*/} entry=$compiled_entry part=$compiled_entry.part.$SLURM_JOB_ID
-    rm -rf "$part"
-    mkdir -p "$part" && : >"$part.facts" && tar -cf "$part/compiled.tar" -C "$compiled" . && seal &&
-      { [ ! -e "$entry" ] || mv -T "$entry" "$part.old"; } && mv -T "$part" "$entry"
-    rm -rf "$part" "$part.old" "$part.facts"
-  fi
-  rm -rf "$compiled"
-}
-""".strip()
-MOST_COMPILED_MIB = 4096
+
+def hardware(plan: RunPlan, words: Mapping[str, str]) -> str:
+    """The functions that look at the GPUs, and the commands that begin with it. `words`: NODE_NAME and NODE_CPUS."""
+    if not plan.gpu_count:
+        return fill(NO_GPUS, words)
+    known = {"WORLD_SIZE": str(plan.gpu_count), "PERIOD": str(plan.telemetry_seconds), **words}
+    begin = "cards\nsample_gpus" if plan.telemetry_seconds else "cards"
+    return f"{fill(HARDWARE, known)}\n{begin}"

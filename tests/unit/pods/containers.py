@@ -1,0 +1,72 @@
+"""A pod's containers as bash processes of this machine, one after the other as the kubelet would start them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+from speedrun_operator.api.names import Identity
+from speedrun_operator.backends.pods import script
+from speedrun_operator.planning import RunPlan
+from speedrun_operator.progress import ParserState, feed
+from speedrun_operator.progress.allocation import AllocationProgress, add
+
+IDENTITY = Identity("lab", "mine", "0f0e0d0c-1111-2222-3333-444455556666")
+SECONDS = 60.0
+
+
+class Containers:
+    """`cache` is the volume; `bin` goes before the PATH; `log` is what the containers said, in their order."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        self.cache = place / "cache"
+        self.bin = place / "bin"
+        for each in (self.cache, self.bin, place / "home"):
+            each.mkdir()
+        self.log = ""
+
+    def program(self, name: str, text: str) -> None:
+        """A program that the image has."""
+        path = self.bin / name
+        path.write_text(text)
+        path.chmod(0o755)
+
+    def run(self, plan: RunPlan, allocation: int = 0, secrets: Mapping[str, str] | None = None) -> int:
+        """The exit code of the first container that fails, else of the last. `secrets`: the container code's own."""
+        self.log = ""
+        for part in script.parts(plan, IDENTITY, allocation, keep_log=True):
+            text = part.script.replace("HOME=/tmp", f"HOME={self.place}/home").replace(script.CACHE, str(self.cache))
+            done = subprocess.run(
+                ["bash", "-c", text],
+                env={
+                    "PATH": f"{self.bin}:{os.environ['PATH']}",
+                    "SPEEDRUN_JOB": f"uid-{allocation}",
+                    "SPEEDRUN_NODE": "node-a",
+                    "SPEEDRUN_PYTHON": "python3",
+                    **(secrets or {} if part.name == "code" else {}),
+                },
+                cwd=self.place,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=SECONDS,
+                check=False,
+            )
+            self.log += done.stdout + done.stderr
+            if done.returncode:
+                return done.returncode
+        return 0
+
+    def ledger(self, allocation: int = 0) -> Path:
+        return Path(script.ledger(IDENTITY, allocation).replace(script.CACHE, str(self.cache)))
+
+    def read(self) -> AllocationProgress:
+        """What the operator makes of the log."""
+        _, records = feed(ParserState("modded-nanogpt"), self.log.encode())
+        progress = AllocationProgress()
+        for record in records:
+            progress = add(progress, record)
+        return progress

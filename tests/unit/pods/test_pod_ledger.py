@@ -1,0 +1,86 @@
+"""What stays of a pod: events, samples and log on the volume, or the log's last part in a ConfigMap."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from speedrun_operator.api.status import Run
+from speedrun_operator.backends.pods.keeping import Tail, kept_log, shown_by
+from speedrun_operator.lifecycle.evidence import with_evidence
+from speedrun_operator.recipes.recipe import Stage, Step
+from unit.pods.containers import IDENTITY, Containers
+from unit.pods.test_pod_manifest import planned
+
+NVIDIA_SMI = """#!/bin/bash
+case "$*" in
+*driver_version*) printf '%s, NVIDIA H100, %s, 81559, 580.65.06\\n' 0 GPU-a 1 GPU-b ;;
+*--loop=*) while :; do echo "2026/07/01 12:00:00.000, 0, 97, 40000, 690.5, 71, 1700, 2619, 0x24"; sleep 0.05; done ;;
+esac
+"""
+SAYS = "echo step:3/9 train_time:1ms step_avg:1ms; sleep 0.3; exit 3"
+
+
+@pytest.fixture
+def pod(tmp_path: Path) -> Containers:
+    return Containers(tmp_path)
+
+
+def events(pod: Containers, name: str) -> list[dict[str, Any]]:
+    lines = (pod.ledger() / "events.jsonl").read_text().splitlines()
+    return [each for each in map(json.loads, lines) if each["event"] == name]
+
+
+def test_a_pod_leaves_the_same_events_and_samples_as_a_job(pod: Containers) -> None:
+    pod.program("nvidia-smi", NVIDIA_SMI)
+    plan = replace(planned(gpus={"count": 2}), steps=(Step(name="train", stage=Stage.TRAIN, run=SAYS),))
+    assert pod.run(plan) == 3
+    assert [each["index"] for each in events(pod, "card")] == [0, 1]
+    (hardware,) = events(pod, "hardware")
+    assert (hardware["node"], hardware["cards"], hardware["world_size"]) == ("node-a", 2, 2)
+    assert [(each["stage"], each["exit"]) for each in events(pod, "stage_end")] == [("train", 3)]
+    (begin,) = events(pod, "run_begin")
+    assert begin["arm"] == "A" and "PARAM_STEPS" in begin["parameters"].split()
+    assert [(each["step"], each["total_steps"]) for each in events(pod, "schedule")] == [(3, 9)]
+    assert events(pod, "end")[0]["exit"] == 3
+    assert len((pod.ledger() / "gpu.csv").read_text().splitlines()) > 2
+    log = pod.read()
+    found = with_evidence(Run(index=0, arm="A", phase="Training"), log).hardware
+    assert found is not None
+    assert (found.node, found.gpu, found.count, found.driver) == ("node-a", "NVIDIA H100", 2, "580.65.06")
+    assert (found.clock, found.throttled) == (1700, ("power", "thermal"))
+    assert (pod.ledger() / "log").read_text() == pod.log
+
+
+def test_the_last_part_of_a_long_log_fits_into_a_config_map() -> None:
+    lines = [b"%d %s\n" % (number, random.Random(number).randbytes(40).hex().encode()) for number in range(40_000)]
+    tail = Tail()
+    for each in lines:
+        tail.add(each)
+    body = kept_log(IDENTITY, "c", "sr-c-u-0", tail.compressed())
+    assert len(json.dumps(body)) < 1_000_000
+    text = gzip.decompress(base64.b64decode(body["binaryData"]["log.gz"]))
+    whole = b"".join(lines)
+    assert whole.endswith(text) and len(text) > 500_000
+    (owner,) = body["metadata"]["ownerReferences"]
+    assert (owner["uid"], body["metadata"]["name"], body["immutable"]) == (IDENTITY.uid, "sr-c-u-0-log", True)
+
+
+def test_a_short_log_is_kept_whole_and_no_log_not_at_all() -> None:
+    tail = Tail()
+    assert tail.compressed() == b""
+    tail.add(b"one\n")
+    tail.add(b"two\n")
+    assert gzip.decompress(tail.compressed()) == b"one\ntwo\n"
+
+
+def test_status_says_how_to_see_a_kept_log() -> None:
+    command = r"kubectl get configmap -n lab sr-1-log -o jsonpath='{.binaryData.log\.gz}' | base64 -d | gunzip"
+    assert shown_by("lab", "sr-1") == command
