@@ -6,6 +6,7 @@ Nothing is asked for a Speedrun that has neither. What cannot be found yet is sa
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TypeVar
 
 from speedrun_operator.api.phases import Reason
@@ -53,7 +54,7 @@ class Planner:
         if isinstance(made, Refusal):
             return made, None
         if spec.backend is Backend.PODS:
-            return made, None  # its secrets are the kubelet's affair, and its code the recipe's own
+            return await self._for_pods(resource, made, look=look)
         recipe = self._recipes[spec.recipe.name]
         if source is None and (asked := wanted(spec, recipe)) is not None:
             sources = self._sources(resource.identity.namespace)
@@ -70,13 +71,34 @@ class Planner:
         sealed = await self.sealed(resource, made)
         return made, sealed if isinstance(sealed, Waiting) else None
 
+    async def _for_pods(
+        self, resource: Resource, made: RunPlan, *, look: bool
+    ) -> tuple[RunPlan | None, Waiting | None]:
+        """Pods look their code up, and the kubelet reads their secrets: only what the patch is is asked for here."""
+        if made.patch_ref is None or made.source is None or made.source.patch_hash:
+            return made, None
+        said = resource.status.plan.source if resource.status.plan and not is_of_another(resource) else None
+        if resource.status.allocations and said is not None:
+            return replace(made, source=replace(made.source, patch_hash=said.patch_hash)), None
+        if not look:
+            return made, None
+        try:
+            patch = await self._patch(resource.identity.namespace, made.patch_ref)
+        except _Waits as waits:
+            return None, waits.waiting
+        return replace(made, source=made.source.patched(patch)), None
+
     async def sealed(self, resource: Resource, made: RunPlan) -> Sealed | Waiting:
         """What goes with an allocation, read now; or what is missing of it. Raises ApiError."""
         spec = resource.spec
-        if spec is not None and spec.backend is Backend.PODS:
+        if spec is None:
             return Sealed()
+        namespace = resource.identity.namespace
         try:
-            return await self._sealed(resource.identity.namespace, spec, made) if spec else Sealed()
+            if spec.backend is Backend.PODS:
+                await self._same_patch(namespace, made)
+                return Sealed()
+            return await self._sealed(namespace, spec, made)
         except _Waits as waits:
             return waits.waiting
 
@@ -88,22 +110,27 @@ class Planner:
                 ref = each.value_from.secret_key_ref
                 value = await self._secret(namespace, ref, field)
                 environment.append((each.name, _usable(text_of, value, ref, field)))
-        asked, git, registry, patch = spec.recipe.source, "", None, b""
+        asked, git, registry = spec.recipe.source, "", None
         if asked and asked.secret_ref:
             git = await self._git(namespace, asked.secret_ref, made.source.repository or "" if made.source else "")
         if made.container and (of_registry := spec.slurm.registry_secret_ref):
             value, image = await self._secret(namespace, of_registry, REGISTRY), made.container.base_image
             registry = _usable(lambda value: credentials(value, image), value, of_registry, REGISTRY)
-        if asked and asked.patch and made.source:
-            ref = asked.patch.config_map_ref
-            patch = await self._patch(namespace, ref)
-            if made.source.patched(patch) != made.source:
-                message = (
-                    f"{PATCH}: ConfigMap {ref.name} no longer holds the patch that this Speedrun was admitted with; "
-                    "put it back, or delete the Speedrun and create another"
-                )
-                raise _Waits(Reason.PATCH_CHANGED, message)
+        patch = await self._same_patch(namespace, made)
         return Sealed(tuple(environment), git, registry, patch)
+
+    async def _same_patch(self, namespace: str, made: RunPlan) -> bytes:
+        """The patch, still as the plan knows it; empty where there is none."""
+        if made.patch_ref is None or made.source is None:
+            return b""
+        patch = await self._patch(namespace, made.patch_ref)
+        if made.source.patched(patch) != made.source:
+            message = (
+                f"{PATCH}: ConfigMap {made.patch_ref.name} no longer holds the patch that this Speedrun was admitted "
+                "with; put it back, or delete the Speedrun and create another"
+            )
+            raise _Waits(Reason.PATCH_CHANGED, message)
+        return patch
 
     async def _resolved(self, sources: Sources, namespace: str, asked: Wanted, recipe: Recipe) -> Source | Unresolved:
         try:

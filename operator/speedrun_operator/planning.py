@@ -15,13 +15,15 @@ from decimal import Decimal
 from speedrun_operator import variables
 from speedrun_operator.api.phases import Reason
 from speedrun_operator.api.spec import Backend, KeyRef, PodOptions, SlurmOptions, Spec
+from speedrun_operator.api.spec import Source as SourceSpec
 from speedrun_operator.api.status import PlanSummary
-from speedrun_operator.recipes.recipe import Container, Data, Downloads, Parameter, Recipe, Step
+from speedrun_operator.recipes.recipe import Container, Data, Downloads, Layout, Parameter, Recipe, Step
 from speedrun_operator.sealed.sealed import Sealed
 from speedrun_operator.source.resolved import Source, is_commit, wanted
 
 FIRST_ARM = "A"
 EACH_RUN = "$(RUN)"
+POD_CACHE = "/cache"  # where pods see their cache volume
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,8 @@ class RunPlan:
     and the spec allow, the best first; none: any. `driver`: the oldest major version of NVIDIA's that will do.
     `usable_nodes`: how many nodes can run it, as far as that is known. `secret_env` are the names of variables whose
     values go another way than the script: in `sealed`, which is there only while it is submitted, or by `secret_refs`.
-    `data_files`: the files that `data` must have.
+    `data_files`: the files that `data` must have. `layouts`: those that the code may have; `patch_ref` and `git_ref`:
+    where the patch and the repository's secret are, for whoever fetches the code by itself.
     """
 
     recipe: str
@@ -105,6 +108,9 @@ class RunPlan:
     data: Data | None = None
     data_files: tuple[str, ...] = ()
     downloads: Downloads | None = None
+    layouts: tuple[Layout, ...] = ()
+    patch_ref: KeyRef | None = None
+    git_ref: KeyRef | None = None
     compile_cache: bool = False
     telemetry_seconds: int = 0
     sealed: Sealed = field(default=Sealed(), repr=False, compare=False)
@@ -177,6 +183,7 @@ def plan(spec: Spec, recipes: Mapping[str, Recipe], site: Site, source: Source |
         data_files = recipe.data.names(dict(parameters)) if recipe.data else ()
     except ValueError as error:
         return Refusal(Reason.INVALID_PARAMETER, f"spec.recipe.parameters.{error}")
+    asked = spec.recipe.source
     # Not `runs`, which may be raised: what status.plan says once must stay true.
     own = recipe.start_up_seconds + recipe.run_seconds * spec.runs_per_allocation
     seconds = spec.time_limit_seconds or own
@@ -212,6 +219,9 @@ def plan(spec: Spec, recipes: Mapping[str, Recipe], site: Site, source: Source |
         data=recipe.data,
         data_files=data_files,
         downloads=recipe.downloads,
+        layouts=recipe.layouts,
+        patch_ref=asked.patch.config_map_ref if asked and asked.patch else None,
+        git_ref=asked.secret_ref if asked else None,
         compile_cache=recipe.compile_cache,
         telemetry_seconds=spec.telemetry.period_seconds,
     )
@@ -261,13 +271,26 @@ def _fitting(parameter: Parameter, value: int | str) -> str:
 def _pod_fault(spec: Spec, site: Site) -> Refusal | None:
     if spec.backend is not Backend.PODS:
         return None
-    if spec.recipe.source is not None:
-        message = "spec.recipe.source: pods run the recipe's own code; leave it out, or use backend Slurm"
-        return Refusal(Reason.INVALID_SPEC, message)
+    if fault := _pod_source_fault(spec.recipe.source):
+        return Refusal(Reason.UNSUPPORTED_SOURCE, fault)
     if spec.pods.image or site.pod_image:
         return None
     message = "spec.pods.image: name an image; the operator has none of its own (setting pods.image)"
     return Refusal(Reason.INVALID_SPEC, message)
+
+
+def _pod_source_fault(source: SourceSpec | None) -> str | None:
+    """A pod sees nothing of the cluster's shared file systems but its cache volume."""
+    if source is None:
+        return None
+    if source.path:
+        return "spec.recipe.source.path: a pod sees no checkout; name a repository and a patch, or use backend Slurm"
+    if source.repository.startswith("/") and not source.repository.startswith(f"{POD_CACHE}/"):
+        return (
+            f"spec.recipe.source.repository: a pod sees no file system but its cache volume at {POD_CACHE}; "
+            "name a repository that it can fetch over the network, or use backend Slurm"
+        )
+    return None
 
 
 def _parameters(spec: Spec, recipe: Recipe) -> tuple[tuple[str, str], ...] | Refusal:

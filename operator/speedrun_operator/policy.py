@@ -44,13 +44,12 @@ class Asked:
 
 def asked_code(spec: Spec) -> tuple[Asked, ...]:
     """What of `spec` puts other code in the place of the recipe's own."""
-    if spec.backend is Backend.PODS and spec.pods.image:
-        return (Asked("spec.pods.image"),)
+    asked = [Asked("spec.pods.image")] if spec.backend is Backend.PODS and spec.pods.image else []
     source = spec.recipe.source
     if source is None:
-        return ()
+        return tuple(asked)
     where = "spec.recipe.source"
-    asked = [Asked(f"{where}.repository", source.repository)] if source.repository else []
+    asked += [Asked(f"{where}.repository", source.repository)] if source.repository else []
     asked += [Asked(f"{where}.{name}") for name in ("revision", "path", "patch") if getattr(source, name)]
     return tuple(asked)
 

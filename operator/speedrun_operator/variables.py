@@ -10,11 +10,12 @@ RESERVED = ("SPEEDRUN_", "PARAM_", "SLURM_")
 READ_ONLY = frozenset({"BASHOPTS", "BASH_VERSINFO", "EUID", "PPID", "SHELLOPTS", "UID"})
 # Variables of the batch script itself, which a run's own must not change.
 OF_THE_SCRIPT = frozenset({
-    "base_image", "cache", "child", "code", "commit", "compiled", "driver", "entry", "failed", "from",
-    "gpu_name", "held",
-    "key", "mounts", "part", "sampler", "why", "git_limit", "git_options", "git_secret", "git_ssh", "image",
-    "kind", "ledger", "name", "owner", "patch_hash", "pathspec", "registry_netrc", "registry_user", "repository",
-    "root", "runs", "skip", "source_content", "source_path", "value",
+    "base_image", "cache", "child", "code", "code_key", "commit", "compiled", "data_files", "data_key", "data_path",
+    "dataset", "downloads_key", "driver", "entry", "failed", "from", "git_limit", "git_options", "git_secret",
+    "git_ssh", "gpu_name", "heart", "held", "image", "image_key", "input_files", "key", "kind", "layout", "layouts",
+    "ledger", "mention_files", "mention_pattern", "mounts", "name", "names", "owner", "part", "patch_hash",
+    "pathspec", "registry_netrc", "registry_user", "repository", "revision", "root", "runs", "sampler", "skip",
+    "source_content", "source_path", "value", "why",
 })  # fmt: skip
 
 

@@ -164,6 +164,8 @@ def test_every_field_of_a_recipes_reference_is_known_to_the_rules() -> None:
 def test_other_code_than_the_recipes_own_is_foreign(source: dict[str, Any] | None, asked: tuple[Asked, ...]) -> None:
     spec = Spec.model_validate({"recipe": {"name": "replay", "source": source}})
     assert asked_code(spec) == asked
+    in_a_pod = {"recipe": {"name": "replay", "source": source}, "backend": "Pods", "pods": {"image": "a"}}
+    assert asked_code(Spec.model_validate(in_a_pod)) == (Asked("spec.pods.image"), *asked)
 
 
 @pytest.mark.parametrize("foreign", [True, False])

@@ -260,6 +260,15 @@ prove_downloads() {
 """.strip()
 
 
+# Entries are shared: a run reads them, and writes only what is its own.
+OWN_COPY = r"""
+own_copy() { # own_copy FROM TO: a tree of its own, in which only large files are links to the entry's
+  mkdir -p "$2" && cp -as "$1/." "$2" &&
+    (cd "$1" && find . -type f -size -64k -print0 | xargs -0r cp -p --parents --remove-destination -t "$2" --)
+}
+""".strip()
+
+
 def fill(text: str, words: Mapping[str, str] | None = None) -> str:
     """`text` with its words in capitals filled in."""
     known = {

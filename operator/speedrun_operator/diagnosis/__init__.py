@@ -4,7 +4,7 @@ The rules are data, a file an area (`scheduler`, `containers`, `downloads`, `gpu
 `pending` says what a queued job waits for, `refusals` what to do about a job that sbatch did not take.
 """
 
-from speedrun_operator.diagnosis.diagnose import diagnose, rule_of, sign_of
+from speedrun_operator.diagnosis.diagnose import diagnose, for_pods, rule_of, sign_of
 from speedrun_operator.diagnosis.rule import Retry, Rule, Sign
 
-__all__ = ["Retry", "Rule", "Sign", "diagnose", "rule_of", "sign_of"]
+__all__ = ["Retry", "Rule", "Sign", "diagnose", "for_pods", "rule_of", "sign_of"]

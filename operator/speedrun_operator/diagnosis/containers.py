@@ -49,6 +49,7 @@ RULES = (
         "ImageHalfBuilt",
         "the container image lacks what its build should have put there",
         "remove it from .cache/images below slurm.root; the next job builds it again",
+        in_pods="use an image that has it (spec.pods.image)",
         signs=(
             sign("/opt/venv/bin/", r"/opt/venv/bin/\S+: No such file or directory"),
             sign("execve()", r"execve\(\):.*No such file or directory"),

@@ -45,6 +45,14 @@ def rule_of(reason: str | None) -> Rule | None:
     return _BY_REASON.get(reason) if reason is not None else None
 
 
+def for_pods(reason: str | None, message: str | None) -> str | None:
+    """A message of a rule with the remedy as it is for pods."""
+    rule = rule_of(reason)
+    if rule is None or message is None or not rule.in_pods:
+        return message
+    return message.replace(rule.remedy, rule.in_pods)
+
+
 def diagnose(ended: str | None, signs: Sequence[str]) -> Rule | None:
     """The cause of an end. None: there is no sign of any.
 

@@ -9,6 +9,8 @@ RULES = (
         "StorageFull",
         "no space is left, or the quota is used up",
         "free some: below slurm.root, .cache holds images and data, and each Speedrun its own ledger",
+        in_pods="free some of the cache volume: .cache has environments and data, speedruns each Speedrun's own; "
+        "without a volume (spec.pods.cacheVolumeClaim) it is the node's disk",
         signs=(sign("No space left on device"), sign("Disk quota exceeded")),
         infrastructure=True,
     ),
@@ -70,7 +72,20 @@ RULES = (
             sign("fatal: unable to read tree"),
             sign("fatal: reference is not a tree"),
             sign("error: pathspec", r"did not match any file"),
+            sign("speedrun: UnknownRevision:"),
         ),
+    ),
+    Rule(
+        "UnsupportedSource",
+        "the code is not that of the recipe: what its layouts have at their root is not there",
+        "correct spec.recipe.source; the log says what was looked for",
+        signs=(sign("speedrun: UnsupportedSource:"),),
+    ),
+    Rule(
+        "PatchFailed",
+        "the patch could not be applied to the code",
+        "make it again from the commit that status.plan names",
+        signs=(sign("speedrun: the patch does not apply to"), sign("speedrun: the patch is not the one")),
     ),
     Rule(
         "SourceUnreachable",
@@ -122,6 +137,7 @@ RULES = (
         "DataMissing",
         "the training data is not there, or not whole",
         "it is fetched again; a file that stays broken must be removed from .cache below slurm.root",
+        in_pods="it is fetched again; a file that stays broken must be removed from .cache/data of the cache volume",
         signs=(
             sign("No files found for pattern:"),
             sign("magic number mismatch in the data .bin file"),

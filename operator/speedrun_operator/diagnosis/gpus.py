@@ -21,6 +21,7 @@ RULES = (
         "UnsupportedGPU",
         "the program does not run on this type of GPU: the attention kernel is built for Hopper",
         "run it on H100 or H200: spec.gpus.type, spec.slurm.partition",
+        in_pods="run it on H100 or H200: spec.gpus.type, spec.pods.nodeSelector",
         signs=(
             sign("only supports Hopper GPUs"),
             sign("no kernel image is available for execution on the device"),
@@ -41,6 +42,7 @@ RULES = (
         "NoGPU",
         "the program found no GPU",
         "tell the cluster's administrator; the next job keeps off the node where there is another",
+        in_pods="tell the cluster's administrator; spec.pods.nodeSelector keeps the next pod off the node",
         signs=(
             sign("assert torch.cuda.is_available()"),
             sign("No CUDA GPUs are available"),
@@ -60,6 +62,7 @@ RULES = (
         "GpuFault",
         "a GPU of the node is faulty",
         "tell the cluster's administrator; the next job keeps off the node where there is another",
+        in_pods="tell the cluster's administrator; spec.pods.nodeSelector keeps the next pod off the node",
         signs=(sign("Xid", r"NVRM: Xid|\bXid \(PCI|\bXid: \d+"), sign("ncorrectable ECC error")),
         infrastructure=True,
         avoids=True,
@@ -69,6 +72,7 @@ RULES = (
         "IllegalMemoryAccess",
         "a program on the GPU read or wrote where it must not: as a rule a fault of the program, seldom of the GPU",
         "run it again on another node (spec.slurm.exclude) to tell the two apart",
+        in_pods="run it again on another node (spec.pods.nodeSelector) to tell the two apart",
         signs=(sign("an illegal memory access was encountered"),),
         retry=Retry.LIMITED,
     ),
@@ -102,6 +106,6 @@ RULES = (
         "WorldSize",
         "the program does not run on this number of GPUs",
         "spec.gpus.count must be one of those that the recipe names",
-        signs=(sign("world_size must be a divisor of 8"),),
+        signs=(sign("world_size must be a divisor of 8"), sign("speedrun: UnsupportedHardware:")),
     ),
 )

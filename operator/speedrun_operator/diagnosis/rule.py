@@ -50,6 +50,7 @@ class Rule:
 
     `infrastructure`: it says nothing of the program, so that a run that reached Training may be run again for it, too.
     `wait_seconds`: the next allocation is not opened before, whatever the back-off is.
+    `in_pods`: the remedy where the run is a pod, if it is another.
     `avoids`: what failed is the node, so that the next allocation of the run keeps off it where there is another.
     `ends`: words of backends for how a job ended that prove it. `signs`: what proves it in the log.
     Neither holds text of a log: that may hold a secret.
@@ -64,6 +65,7 @@ class Rule:
     retry: Retry = Retry.NEVER
     wait_seconds: int = 0
     weight: Weight = Weight.SPECIFIC
+    in_pods: str = ""
     avoids: bool = False
 
     @property

@@ -107,6 +107,7 @@ RULES = (
         "StorageUnwritable",
         "the node cannot write to the ledger's directory",
         "slurm.root must be on a file system that every node shares",
+        in_pods="the cache volume must let the user of the setting pods.user_id write",
         signs=(sign("speedrun: cannot write to "),),
         infrastructure=True,
         retry=Retry.LIMITED,

@@ -9,13 +9,24 @@ from __future__ import annotations
 
 from datetime import datetime
 from decimal import Decimal
+from typing import TypeVar
 
 from speedrun_operator.api.phases import AllocationState, ConditionType, Phase, PreparationState
 from speedrun_operator.api.resource import Resource
-from speedrun_operator.api.spec import RecipeRef, Spec
+from speedrun_operator.api.spec import Backend, RecipeRef, Spec
 from speedrun_operator.api.status import Allocation, PlanSummary, Run, Status
-from speedrun_operator.diagnosis import rule_of
-from speedrun_operator.lifecycle import admission, ending, giving_up, notices, preparing, retry, submission, summary
+from speedrun_operator.diagnosis import for_pods, rule_of
+from speedrun_operator.lifecycle import (
+    admission,
+    code,
+    ending,
+    giving_up,
+    notices,
+    preparing,
+    retry,
+    submission,
+    summary,
+)
 from speedrun_operator.lifecycle.allocations import after_observation, after_outcome
 from speedrun_operator.lifecycle.conditions import Say, update
 from speedrun_operator.lifecycle.evidence import with_evidence
@@ -24,6 +35,8 @@ from speedrun_operator.lifecycle.runs import advance, ended_by_itself
 from speedrun_operator.lifecycle.situation import Ask, Decision, Situation, Submit
 from speedrun_operator.lifecycle.suspend import suspension
 from speedrun_operator.planning import FIRST_ARM, RunPlan
+
+Told = TypeVar("Told", Allocation, Run)
 
 
 def is_finished(status: Status) -> bool:
@@ -50,7 +63,7 @@ def decide(situation: Situation) -> Decision:
     plan = old.plan
     if isinstance(situation.plan, RunPlan) and (plan is None or not old.allocations):
         plan = situation.plan.summary()
-    old = old.model_copy(update={"plan": plan})
+    old = old.model_copy(update={"plan": code.with_commit(plan, situation.observed.values())})
     if not old.allocations:
         verdict = admission.admit(situation)
         if verdict.refused:
@@ -112,7 +125,7 @@ def _moved(allocation: Allocation, situation: Situation) -> Allocation:
         allocation = after_outcome(allocation, tried, now)
     if seen := situation.observed.get(allocation.id):
         allocation = after_observation(allocation, seen, situation.policy.lost_after, situation.controller_started)
-    return allocation
+    return _in_its_words(allocation, situation)
 
 
 def _runs(
@@ -144,7 +157,7 @@ def _run(run: Run, by_id: dict[int, Allocation], situation: Situation, retries: 
         return run
     seen = situation.observed.get(allocation.id)
     log = seen.log if seen else None
-    run = with_evidence(advance(run, allocation, log, target), log)
+    run = _in_its_words(with_evidence(advance(run, allocation, log, target), log), situation)
     if run.phase is not Phase.FAILED:
         return run
     record = log.run(run.index) if log is not None else None
@@ -157,6 +170,14 @@ def _run(run: Run, by_id: dict[int, Allocation], situation: Situation, retries: 
     if allocation.state is not AllocationState.ENDED:  # others of its series go on first
         return run.model_copy(update={"phase": Phase.PENDING})
     return retries.given_back(run, allocation, trained=trained)
+
+
+def _in_its_words(record: Told, situation: Situation) -> Told:
+    """`record` with a remedy that fits the place that it is of."""
+    spec = situation.resource.spec
+    if spec is None or spec.backend is not Backend.PODS:
+        return record
+    return record.model_copy(update={"message": for_pods(record.reason, record.message)})
 
 
 def _target(plan: PlanSummary | None) -> Decimal | None:

@@ -8,6 +8,7 @@ from speedrun_operator.api.phases import AllocationState, Phase, Reason
 from speedrun_operator.api.spec import SLURM_WORD, Spec
 from speedrun_operator.api.status import Allocation, Run
 from speedrun_operator.diagnosis import rule_of
+from speedrun_operator.lifecycle.code import is_open
 from speedrun_operator.lifecycle.observation import JobState
 from speedrun_operator.lifecycle.retry import MORE_TIME
 from speedrun_operator.lifecycle.situation import Situation, Submit
@@ -21,7 +22,8 @@ def open_allocations(
 
     Their records are written to status before anything is submitted under their names.
     """
-    while sum(each.state is not AllocationState.ENDED for each in allocations) < spec.parallelism:
+    most = 1 if is_open(situation.plan) else spec.parallelism
+    while sum(each.state is not AllocationState.ENDED for each in allocations) < most:
         waiting = [each.index for each in runs if each.allocation is None and not each.phase.finished]
         if not waiting:
             break

@@ -70,7 +70,8 @@ class AllocationProgress:
     """What a job's log says so far. `exit_code` is there once the job script wrote its last line.
 
     `hardware` is what the job found there, by name; a run's is what its samples came to. `own` are stages that belong
-    to no run, as in jobs that prepare; `missing` is the cache entry that the job missed.
+    to no run, as in jobs that prepare. `code`: which commit the runs have, where the job looked that up. `missing` is
+    the cache entry that the job missed.
 
     `at_limit`: Slurm's signal ahead of the time limit came. `stopped`: a stop file in the ledger ended the series.
     `symptoms`: signs of trouble outside of runs.
@@ -82,6 +83,7 @@ class AllocationProgress:
     stopped: bool = False
     symptoms: tuple[str, ...] = ()
     hardware: tuple[tuple[str, str], ...] = ()
+    code: tuple[tuple[str, str], ...] = ()
     own: RunRecord | None = None
     missing: str | None = None
 
@@ -133,6 +135,8 @@ def _after_marker(allocation: AllocationProgress, marker: Marker) -> AllocationP
         return replace(allocation, own=_after_stage(allocation.own or RunRecord(-1), stage, marker))
     if "hardware" in marker.words and marker.text("run") is None:
         return replace(allocation, hardware=_facts(marker))
+    if "code" in marker.words and marker.text("run") is None:
+        return replace(allocation, code=allocation.code or _facts(marker))
     index = marker.integer("run")
     if index is None or not 0 <= index < MOST_RUNS:
         return allocation

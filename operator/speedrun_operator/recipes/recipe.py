@@ -91,6 +91,9 @@ class Container(RecipeModel):
     probe: str = Field(description="A command that fails in a half-built image.")
     versions: tuple[str, ...] = Field(default=(), description="Python packages whose versions the image's record has.")
     python: str = Field(default="python3", description="The container's own interpreter.")
+    venv: str | None = Field(
+        default=None, description="Where the `python` steps put their environment; a pod has it in its cache volume."
+    )
     size_mib: int = Field(default=16384, ge=1, description="What a build may need on disk.")
 
 

@@ -73,7 +73,28 @@ content() { # one word for the state of the checkout
 }
 """.strip()
 
-RESOLVE = r"""
+# Sets `commit` to what `names`, refs that a revision may mean (an array), are now.
+FIND = r"""
+find_commit() { # prints the refs; 3: they are not all the same commit, 4: there is none of them, 1: git says why
+  local refs name id ref found
+  refs=$(own_git ls-remote -- "$repository" "${names[@]}" "${names[@]/%/^{\}}" </dev/null) || return 1
+  printf '%s\n' "$refs"
+  for name in "${names[@]}"; do
+    found=
+    while read -r id ref; do
+      # An annotated tag has a line for itself, and one for the commit.
+      [ "$ref" != "$name" ] && [ "$ref" != "$name^{}" ] || found=$id
+    done <<<"$refs"
+    [ -z "$found" ] || [ -z "$commit" ] || [ "$commit" = "$found" ] || return 3
+    commit=${commit:-$found}
+  done
+  [ -n "$commit" ] || return 4
+}
+""".strip()
+
+RESOLVE = (
+    FIND
+    + r"""
 say() { printf '\n@%s %s\n' "$nonce" "$*"; }
 command -v git >/dev/null || { say nogit; exit 0; }
 umask 077
@@ -83,19 +104,14 @@ IFS= read -r -d '' git_secret
 use_secret "$scratch"
 git_limit=(timeout -k 5 GIT_SECONDS)
 if [ -z "$commit" ]; then
-  refs=$(own_git ls-remote -- "$repository" "${names[@]}" "${names[@]/%/^{\}}" </dev/null) || { say failed; exit 0; }
   say refs
-  printf '%s\n' "$refs"
-  for name in "${names[@]}"; do
-    found=
-    while read -r id ref; do
-      # An annotated tag has a line for itself, and one for the commit.
-      [ "$ref" != "$name" ] && [ "$ref" != "$name^{}" ] || found=$id
-    done <<<"$refs"
-    [ -z "$found" ] || [ -z "$commit" ] || [ "$commit" = "$found" ] || { say ambiguous; exit 0; }
-    commit=${commit:-$found}
-  done
-  [ -n "$commit" ] || { say unknown; exit 0; }
+  find_commit
+  case $? in
+  0) ;;
+  3) say ambiguous; exit 0 ;;
+  4) say unknown; exit 0 ;;
+  *) say failed; exit 0 ;;
+  esac
   [ "${#roots[@]}" != 0 ] || { say commit "$commit"; exit 0; }
 fi
 # The names at the root alone, without any file.
@@ -108,7 +124,8 @@ else
   printf '%s\n' "$said" >&2
   say unread "$commit" "$code"
 fi
-""".strip()
+""".rstrip()
+)
 
 LOOK = r"""
 say() { printf '\n@%s %s\n' "$nonce" "$*"; }
@@ -147,7 +164,7 @@ check_out() {
   fi
   [ -n "$patch_hash" ] || return 0
   if [ "$(sha256sum <"$ledger/PATCH" | cut -d ' ' -f 1)" != "$patch_hash" ]; then
-    echo "speedrun: the patch in the ledger is not the one of this Speedrun" >&2
+    echo "speedrun: the patch is not the one that this Speedrun was admitted with" >&2
     return 1
   fi
   # A directory above may be a repository, too, and must not be taken for the patch's.

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +16,7 @@ from cluster.waiting import until
 from testbed.kubectl import Kubectl
 from testbed.node import Node
 from testbed.operator import Operator
+from unit.source.gits import Repository
 
 
 def test_a_replay_succeeds_and_kubectl_shows_it(runs: Speedruns, kubectl: Kubectl, node: Node) -> None:
@@ -149,6 +153,40 @@ def test_one_pod_for_each_allocation_and_nothing_else_is_left(runs: Speedruns, k
     until("its pod and its package made", lambda: len(_owned(kubectl, runs.namespace)) == 2)
     kubectl("delete", "sr", "tidy", "-n", runs.namespace, "--timeout=60s")
     until("all that was its own gone", lambda: _owned(kubectl, runs.namespace) == [])
+
+
+def test_a_fork_with_a_patch_runs_at_the_commit_that_its_first_pod_found(
+    runs: Speedruns, node: Node, kubectl: Kubectl, tmp_path: Path
+) -> None:
+    """As far as the bed's image goes, which has no environment for it and can make none."""
+    fork = Repository(tmp_path / "fork")
+    commit = fork.commit({"train_gpt.py": "import torch\n", "requirements.txt": "numpy\n"})
+    (fork.path / "train_gpt.py").write_text("import torch  # mine\n")
+    (tmp_path / "patch").write_text(fork.git("diff", "HEAD"))
+    fork.git("checkout", "-q", "train_gpt.py")
+    served = shutil.copytree(fork.path, node.layout.cache / "forks" / runs.namespace)
+    subprocess.run(["chown", "-R", "1000:1000", str(served)], check=True)
+    kubectl("create", "configmap", "mine", "-n", runs.namespace, f"--from-file=diff={tmp_path / 'patch'}")
+    source = {
+        "repository": f"/cache/forks/{runs.namespace}/.git",
+        "revision": "main",
+        "patch": {"configMapRef": {"name": "mine", "key": "diff"}},
+    }
+    fields = {"gpus": {"count": 1}, "runs": 2, "parallelism": 2}
+    wanted = on_pods("forked", "modded-nanogpt", {}, **fields)
+    wanted["spec"]["recipe"]["source"] = source
+    runs.apply(wanted)
+    status = runs.wait_finished("forked", timeout=60)
+    assert status["plan"]["commit"] == commit
+    assert status["plan"]["source"]["layout"] == "single-file"
+    message = condition(status, "Finished")["message"]
+    assert (status["phase"], status["reason"]) == ("Failed", "ImageMissingBuildSteps"), message
+    assert "(python3-venv)" in message and "apt-get install" in message
+    assert f"SPEEDRUN code commit={commit}" in kubectl(*status["logPath"].split()[1:])
+    uid8 = runs.get("forked")["metadata"]["uid"][:8]
+    for each in status["runs"]:
+        ledger = node.layout.cache / "speedruns" / runs.namespace / f"forked-{uid8}" / f"alloc-{each['allocation']}"
+        assert (ledger / f"run-{each['index']}" / "code" / "train_gpt.py").read_text() == "import torch  # mine\n"
 
 
 def _owned(kubectl: Kubectl, namespace: str) -> list[str]:

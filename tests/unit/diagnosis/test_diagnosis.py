@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from speedrun_operator.api.phases import Reason
-from speedrun_operator.diagnosis import Retry, Rule, diagnose, rule_of, sign_of
+from speedrun_operator.diagnosis import Retry, Rule, diagnose, for_pods, rule_of, sign_of
 from speedrun_operator.diagnosis.diagnose import RULES
 from unit.builders import JobLog
 from unit.diagnosis.troubles import CANCELLED, GUIDE, SIGNATURES, SRUN, TORCHRUN, Trouble
@@ -33,7 +33,13 @@ def test_the_cause_in_a_log(trouble: Trouble) -> None:
 def test_every_rule_with_signs_is_shown_by_a_log() -> None:
     lines = [line for trouble in TROUBLES.values() for line in trouble.lines]
     shown = {sign_of(line) for line in lines}
-    elsewhere = {"StorageUnwritable", "ContainerFolder", "ContainerFailed"}  # in test_a_line
+    elsewhere = {
+        "UnsupportedSource",
+        "PatchFailed",
+        "StorageUnwritable",
+        "ContainerFolder",
+        "ContainerFailed",
+    }  # in test_a_line
     assert {rule.reason for rule in RULES if rule.signs} - shown - elsewhere == set()
 
 
@@ -42,6 +48,9 @@ def test_every_rule_with_signs_is_shown_by_a_log() -> None:
     [
         ("speedrun: cannot write to /home/a/speedruns/lab/x/alloc-0 on slurm-h100-0", "StorageUnwritable"),
         ("slurmstepd: error: pyxis: couldn't chdir to /home/a/x: No such file or directory", "ContainerFolder"),
+        ("speedrun: UnsupportedSource: at the root of the code there is none of: package:a:8", "UnsupportedSource"),
+        ("speedrun: the patch does not apply to 0f0e; make it again from that commit", "PatchFailed"),
+        ("speedrun: the patch is not the one that this Speedrun was admitted with", "PatchFailed"),
         ("pip: Temporary failure in name resolution", "NetworkDown"),
         ("slurmstepd: error: pyxis:     nvidia-container-cli: initialization error", "ContainerFailed"),
         (
@@ -130,13 +139,24 @@ def test_every_rule_can_be_read_by_a_person_and_by_a_program() -> None:
     assert {each.value for each in Reason} >= {word for rule in RULES for word in rule.ends}
 
 
+@pytest.mark.parametrize("rule", [each for each in RULES if each.in_pods], ids=lambda each: each.reason)
+def test_a_pod_is_told_nothing_of_slurm(rule: Rule) -> None:
+    said = for_pods(rule.reason, f"{rule.message}; it was in stage train")
+    assert said == f"{rule.says}: {rule.in_pods}; it was in stage train"
+    assert "slurm" not in said.lower()
+
+
 def test_the_documented_table_is_this_one() -> None:
     text = (Path(__file__).parents[3] / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
     assert table() in text, f"docs/troubleshooting.md should have:\n{table()}"
 
 
+def _remedy(rule: Rule) -> str:
+    return f"{rule.remedy}. In a pod: {rule.in_pods}" if rule.in_pods else rule.remedy
+
+
 def table() -> str:
-    rows = [f"| `{rule.reason}` | {rule.says} | {rule.remedy} | {_again(rule)} |" for rule in RULES]
+    rows = [f"| `{rule.reason}` | {rule.says} | {_remedy(rule)} | {_again(rule)} |" for rule in RULES]
     return "\n".join(["| reason | what happened | what to do | tried again |", "| --- | --- | --- | --- |", *rows])
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Mapping
 from pathlib import Path
 
 from speedrun_operator.api.names import Identity
-from speedrun_operator.backends.pods import script
+from speedrun_operator.backends.pods import places, script
+from speedrun_operator.backends.pods.code import GIT_VARIABLE
 from speedrun_operator.planning import RunPlan
 from speedrun_operator.progress import ParserState, feed
 from speedrun_operator.progress.allocation import AllocationProgress, add
@@ -25,8 +25,9 @@ class Containers:
         self.cache = place / "cache"
         self.bin = place / "bin"
         for each in (self.cache, self.bin, place / "home"):
-            each.mkdir()
+            each.mkdir(parents=True)
         self.log = ""
+        self.said = place / "said"
 
     def program(self, name: str, text: str) -> None:
         """A program that the image has."""
@@ -34,11 +35,12 @@ class Containers:
         path.write_text(text)
         path.chmod(0o755)
 
-    def run(self, plan: RunPlan, allocation: int = 0, secrets: Mapping[str, str] | None = None) -> int:
-        """The exit code of the first container that fails, else of the last. `secrets`: the container code's own."""
+    def run(self, plan: RunPlan, allocation: int = 0, secret: str = "") -> int:
+        """The exit code of the first container that fails, else of the last. `secret`: of the repository."""
         self.log = ""
         for part in script.parts(plan, IDENTITY, allocation, keep_log=True):
-            text = part.script.replace("HOME=/tmp", f"HOME={self.place}/home").replace(script.CACHE, str(self.cache))
+            text = self._here(part.script.replace("HOME=/tmp", f"HOME={self.place}/home"))
+            self.said.unlink(missing_ok=True)
             done = subprocess.run(
                 ["bash", "-c", text],
                 env={
@@ -46,7 +48,7 @@ class Containers:
                     "SPEEDRUN_JOB": f"uid-{allocation}",
                     "SPEEDRUN_NODE": "node-a",
                     "SPEEDRUN_PYTHON": "python3",
-                    **(secrets or {} if part.name == "code" else {}),
+                    **({GIT_VARIABLE: secret} if secret and part.name == "code" else {}),
                 },
                 cwd=self.place,
                 stdin=subprocess.DEVNULL,
@@ -61,7 +63,19 @@ class Containers:
         return 0
 
     def ledger(self, allocation: int = 0) -> Path:
-        return Path(script.ledger(IDENTITY, allocation).replace(script.CACHE, str(self.cache)))
+        return Path(self._here(script.ledger(IDENTITY, allocation)))
+
+    def _here(self, text: str) -> str:
+        words = {
+            f"{places.PACKAGE}": f"{self.place}/package.tar.gz",
+            places.PATCH: f"{self.place}/patch.diff",
+            places.SAID: str(self.said),
+            f"{places.CACHE}/": f"{self.cache}/",
+            f"root={places.CACHE}\n": f"root={self.cache}\n",
+        }
+        for one, other in words.items():
+            text = text.replace(one, other)
+        return text
 
     def read(self) -> AllocationProgress:
         """What the operator makes of the log."""

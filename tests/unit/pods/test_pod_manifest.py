@@ -58,9 +58,9 @@ def test_it_holds_to_the_restricted_pod_security_standard(recipe: str) -> None:
 
 def test_the_steps_are_init_containers_and_only_training_has_the_gpus() -> None:
     pod = made(planned("modded-nanogpt"))
-    assert [each["name"] for each in containers(pod)] == ["image", "code", "data", "train"]
+    assert [each["name"] for each in containers(pod)] == ["code", "image", "data", "downloads", "train"]
     gpus_of = [each["resources"].get("limits", {}).get("nvidia.com/gpu") for each in containers(pod)]
-    assert gpus_of == [None, None, None, "8"]
+    assert gpus_of == [None, None, None, None, "8"]
 
 
 def test_kubernetes_replaces_nothing_in_the_scripts() -> None:

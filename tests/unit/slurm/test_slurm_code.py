@@ -109,7 +109,7 @@ def test_another_patch_than_the_admitted_one_is_not_run(node: Node, upstream: Re
     source = Source(str(upstream.path), "main", upstream.head, patch_hash="0" * 64)
     done = node.runs(running(source, sealed=Sealed(patch=b"diff")))
     assert done.returncode != 0
-    assert "speedrun: the patch in the ledger is not the one of this Speedrun" in done.stdout
+    assert "speedrun: the patch is not the one that this Speedrun was admitted with" in done.stdout
 
 
 def content_of(node: Node, path: Path) -> str:

@@ -83,7 +83,7 @@ class PodsBackend:
         memory = self._memory.get(self.name_of(ref))
         if memory is not None and memory.kept:
             return shown_by(ref.identity.namespace, self.name_of(ref))
-        return f"kubectl logs -n {ref.identity.namespace} {self.name_of(ref)} --all-containers"
+        return f"kubectl logs -n {ref.identity.namespace} {self.name_of(ref)} --all-containers --ignore-errors"
 
     # -- making
 

@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from speedrun_operator.api.names import API_VERSION, GROUP, KIND, Identity
-from speedrun_operator.api.spec import Toleration
-from speedrun_operator.backends.pods import script
+from speedrun_operator.api.spec import KeyRef, Toleration
+from speedrun_operator.backends.pods import places, script
+from speedrun_operator.backends.pods.code import GIT_VARIABLE
 from speedrun_operator.backends.pods.site import PodSite
 from speedrun_operator.planning import RunPlan
 
@@ -122,9 +123,14 @@ def package(identity: Identity, cluster: str, data: bytes) -> Json:
 
 
 def _container(plan: RunPlan, part: script.Part, environment: list[Json], resources: Json) -> Json:
-    mounts = [{"name": "cache", "mountPath": script.CACHE}, {"name": "shm", "mountPath": "/dev/shm"}]
-    if plan.package:
-        mounts.append({"name": "package", "mountPath": "/package"})
+    mounts = [{"name": "cache", "mountPath": places.CACHE}, {"name": "shm", "mountPath": "/dev/shm"}]
+    if part.name == "code":  # nobody else is shown what the code is made of
+        if plan.package:
+            mounts.append({"name": "package", "mountPath": "/package"})
+        if plan.patch_ref:
+            mounts.append({"name": "patch", "mountPath": places.PATCH_FOLDER})
+        if plan.git_ref:
+            environment = [*environment, _from_secret(GIT_VARIABLE, plan.git_ref)]
     return {
         "name": part.name,
         "image": plan.pods.image,
@@ -139,13 +145,16 @@ def _container(plan: RunPlan, part: script.Part, environment: list[Json], resour
 
 
 def _environment(plan: RunPlan, site: PodSite) -> list[Json]:
-    secrets = [(name, {"secretKeyRef": {"name": ref.name, "key": ref.key}}) for name, ref in plan.secret_refs]
     return [
-        *({"name": name, "valueFrom": value} for name, value in secrets),
+        *(_from_secret(name, ref) for name, ref in plan.secret_refs),
         {"name": "SPEEDRUN_JOB", "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}},
         {"name": "SPEEDRUN_NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
         {"name": "SPEEDRUN_PYTHON", "value": site.python},
     ]
+
+
+def _from_secret(name: str, ref: KeyRef) -> Json:
+    return {"name": name, "valueFrom": {"secretKeyRef": {"name": ref.name, "key": ref.key}}}
 
 
 def _resources(plan: RunPlan, site: PodSite, *, gpus: bool) -> Json:
@@ -169,6 +178,9 @@ def _volumes(plan: RunPlan, claim: str, package: str) -> list[Json]:
     ]
     if plan.package:
         volumes.append({"name": "package", "configMap": {"name": package}})
+    if plan.patch_ref:
+        items = [{"key": plan.patch_ref.key, "path": places.PATCH_FILE}]
+        volumes.append({"name": "patch", "configMap": {"name": plan.patch_ref.name, "items": items}})
     return volumes
 
 

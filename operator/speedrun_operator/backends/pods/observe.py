@@ -13,7 +13,7 @@ from typing import Any
 
 from speedrun_operator.api.phases import Reason
 from speedrun_operator.backends.pods import words
-from speedrun_operator.backends.pods.script import MISSING_BUILD_STEPS, TRAIN
+from speedrun_operator.backends.pods.places import LACKS, MISSING_BUILD_STEPS, TRAIN
 from speedrun_operator.diagnosis import pods as rules
 from speedrun_operator.lifecycle.observation import JobState, Observed
 
@@ -149,8 +149,10 @@ def _exit(container: str, terminated: Mapping[str, Any]) -> Ending:
     if word in ("StartError", "ContainerCannotRun"):
         said = terminated.get("message") or word
         return rules.MISSING_BUILD_STEPS, f"container {container} did not start, the image needs bash: {said}"
-    if container == "image" and code == MISSING_BUILD_STEPS:
-        return rules.MISSING_BUILD_STEPS, "the image lacks what the recipe's build steps install"
+    if container != TRAIN and code == MISSING_BUILD_STEPS:
+        said = terminated.get("message") or ""  # else the log's last lines, which may hold anything
+        lacks = said if said.startswith(LACKS) else f"{LACKS}what the recipe's build steps install"
+        return rules.MISSING_BUILD_STEPS, f"{lacks.removeprefix('speedrun: ')}; spec.pods.image names another"
     killed = f", killed by signal {code - 128}" if isinstance(code, int) and 128 < code < 160 else ""
     return Reason.JOB_FAILED.value, f"container {container} ended with exit code {code}{killed}"
 

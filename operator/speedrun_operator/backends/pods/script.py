@@ -8,20 +8,17 @@ stands there only quoted, as the values of variables.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
-from dataclasses import dataclass
-from importlib import resources
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from speedrun_operator.api.names import Identity
-from speedrun_operator.backends import events_text, exports
+from speedrun_operator.backends import events_text, exports, making
+from speedrun_operator.backends.pods import code, environment
+from speedrun_operator.backends.pods.places import CACHE, TRAIN
 from speedrun_operator.planning import RunPlan
-from speedrun_operator.recipes import recipe as recipes
 from speedrun_operator.recipes.recipe import Stage, Step
 
-CACHE = "/cache"
-PACKAGE = "/package/package.tar.gz"
-TRAIN = "train"
-MISSING_BUILD_STEPS = 78
+ENTRIES = ("code", "image", "data", "downloads")  # containers that make what the others use
 
 _HEAD = r"""
 set -u
@@ -95,15 +92,24 @@ class Part:
     script: str
 
 
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """What a container does: `calls` for each run, with `functions` and with steps in `files`."""
+
+    name: str
+    calls: Sequence[str]
+    functions: Sequence[str] = ()
+    files: Mapping[str, str] = field(default_factory=dict)
+
+
 def parts(plan: RunPlan, identity: Identity, allocation: int, *, keep_log: bool) -> tuple[Part, ...]:
     """The init containers in their order, then the training container. Raises ValueError for a plan without runs."""
     if not plan.runs:
         raise ValueError("the plan has no runs")
-    before = [(name, body) for name, body in _preparations(plan) if body]
-    named = [*before, (TRAIN, [_call(step) for step in plan.steps if step.stage is Stage.TRAIN])]
+    works = _works(plan)
     return tuple(
-        Part(name, _script(plan, identity, allocation, name, body, first=number == 0, keep_log=keep_log))
-        for number, (name, body) in enumerate(named)
+        Part(each.name, _script(plan, identity, allocation, each, first=number == 0, keep_log=keep_log))
+        for number, each in enumerate(works)
     )
 
 
@@ -112,22 +118,33 @@ def ledger(identity: Identity, allocation: int) -> str:
     return identity.ledger(f"{CACHE}/speedruns", allocation)
 
 
-def _preparations(plan: RunPlan) -> list[tuple[str, list[str]]]:
-    """Names of init containers and what they do for each run."""
-    code: list[str] = []
-    if plan.package:
-        code = ["stage code unpack"]
-    elif plan.source:
-        code = ["stage code checkout"]
-    image = ["stage image probe"] if plan.container else []
-    steps = [(step.name, [_call(step)]) for step in _steps(plan) if step.stage is not Stage.TRAIN]
-    return [("image", image), ("code", code), *steps]
+def _works(plan: RunPlan) -> list[_Work]:
+    works = []
+    if calls := code.calls(plan):
+        shared = environment.cache_functions() if plan.source else []
+        works.append(_Work("code", calls, [*shared, *code.functions(plan)]))
+    entries = {
+        "image": (plan.container, environment.image),
+        "data": (plan.data, environment.data),
+        "downloads": (plan.downloads, environment.downloads),
+    }
+    for name, (there, made) in entries.items():
+        if there:
+            works.append(_Work(name, [f"stage {name} {name}_stage"], *made(plan)))
+    for step in plan.steps:
+        if step.stage is not Stage.TRAIN:
+            works.append(_Work(step.name, [_call(step)], files=environment.step(step, plan)))
+    training = [step for step in plan.steps if step.stage is Stage.TRAIN]
+    files = {name: text for step in training for name, text in environment.step(step, plan).items()}
+    calls = [_call(step) for step in training]
+    if plan.downloads and plan.downloads.proof:
+        calls = ["stage proof plain prove-downloads", *calls]
+        files |= {"prove-downloads.sh": environment.moved(plan.downloads.proof, plan), **making.programs()}
+    return [*works, _Work(TRAIN, calls, files=files)]
 
 
-def _script(
-    plan: RunPlan, identity: Identity, allocation: int, name: str, body: Sequence[str], *, first: bool, keep_log: bool
-) -> str:
-    last = name == TRAIN
+def _script(plan: RunPlan, identity: Identity, allocation: int, work: _Work, *, first: bool, keep_log: bool) -> str:
+    last = work.name == TRAIN
     lines = [
         f"ledger={shlex.quote(ledger(identity, allocation))}",
         f"root={CACHE}",
@@ -138,8 +155,11 @@ def _script(
         *([_ATTEMPT] if first else []),
         *([events_text.hardware(plan, {"NODE_NAME": "$SPEEDRUN_NODE", "NODE_CPUS": str(plan.cpus)})] if last else []),
         *_variables(plan),
-        *_functions(plan, name),
+        *environment.common(plan),
+        *making.step_files(work.files),
         events_text.STAGE,
+        making.PLAIN,
+        *work.functions,
         *exports.of_runs(plan),
         "failed=0",
         f"runs=({' '.join(str(run.index) for run in plan.runs)})",
@@ -154,10 +174,11 @@ def _script(
         "    export SPEEDRUN_RUN",
         '    mkdir -p "$ledger/run-$SPEEDRUN_RUN" && cd "$ledger/run-$SPEEDRUN_RUN" || exit 74',
         "    export SPEEDRUN_CODE=$PWD/code",
-        "    [ ! -d code ] || cd code || exit 74" if name != "code" else "    :",
+        "    [ ! -d code ] || cd code || exit 74" if work.name != "code" else "    :",
         '    "variables_$SPEEDRUN_RUN"',
+        *([f"    {line}" for line in environment.variables(plan)] if work.name not in ENTRIES else []),
         *([f"    {events_text.RUN_BEGIN}"] if last else []),
-        *(f"    {line}" for line in body),
+        *(f"    {line}" for line in work.calls),
         "  ) &",
         "  child=$!",
         "  set +m # else bash tells of its end, too",
@@ -174,68 +195,8 @@ def _script(
 def _variables(plan: RunPlan) -> list[str]:
     lines = exports.exports(plan.environment)
     lines += [f"export SPEEDRUN_GPUS={plan.gpu_count}", f"export SPEEDRUN_CPUS={plan.cpus}"]
-    lines += [f"export SPEEDRUN_CACHE={CACHE}/.cache/{shlex.quote(plan.recipe)}"]
-    if plan.data:
-        lines += [
-            f"export SPEEDRUN_DATA=$SPEEDRUN_CACHE/{shlex.quote(plan.data.path)}",
-            f"export SPEEDRUN_DATA_FILES={shlex.quote(' '.join(plan.data_files))}",
-        ]
-    return lines
-
-
-def _steps(plan: RunPlan) -> list[Step]:
-    """The plan's steps, the download of its data before them. It has the programs that ship with recipes at hand."""
-    if plan.data is None:
-        return [*plan.steps]
-    folder = resources.files(recipes.__package__) / "programs"
-    lines = ['mkdir -p "$SPEEDRUN_DATA"', "export SPEEDRUN_STEPS=/tmp/steps", 'mkdir -p "$SPEEDRUN_STEPS"']
-    for each in sorted(folder.iterdir(), key=lambda each: each.name):
-        if each.name.endswith(".py") and each.name in plan.data.fetch:
-            text = shlex.quote(each.read_text(encoding="utf-8"))
-            lines.append(f'printf %s {text} >"$SPEEDRUN_STEPS/{each.name}"')
-    return [Step(name="data", stage=Stage.DATA, run="\n".join([*lines, plan.data.fetch])), *plan.steps]
-
-
-def _functions(plan: RunPlan, name: str) -> list[str]:
-    if name == "code" and plan.package:
-        return [f"unpack() {{ mkdir -p code && tar -xzf {PACKAGE} -C code; }}"]
-    if name == "code" and plan.source:
-        body = _checkout(plan)
-        return [
-            f"repository={shlex.quote(plan.source.repository or '')}",
-            f"commit={shlex.quote(plan.source.commit or plan.source.revision or 'HEAD')}",
-            "checkout() {",
-            *(f"  {line}" for line in body),
-            "}",
-        ]
-    if name == "image" and plan.container:
-        probe = shlex.quote(plan.container.probe)
-        return [f"probe() {{ bash -euo pipefail -c {probe} || return {MISSING_BUILD_STEPS}; }}"]
-    wanted = [step for step in _steps(plan) if (step.stage is Stage.TRAIN) == (name == TRAIN)]
-    return [
-        f"{_function(step)}() {{ bash -euo pipefail -c {shlex.quote(step.run)}; }}"
-        for step in wanted
-        if name == TRAIN or step.name == name
-    ]
-
-
-def _checkout(plan: RunPlan) -> list[str]:
-    lines = [
-        "[ ! -d code ] || rm -rf code",
-        'git clone --quiet -- "$repository" code && git -C code checkout --quiet --detach "$commit" || return',
-    ]
-    for path in [plan.data.path] if plan.data else []:
-        quoted = shlex.quote(path)
-        lines += [
-            f'mkdir -p "$SPEEDRUN_CACHE"/{quoted} "$(dirname code/{quoted})" || return',
-            f'rm -rf code/{quoted} && ln -s "$SPEEDRUN_CACHE"/{quoted} code/{quoted} || return',
-        ]
     return lines
 
 
 def _call(step: Step) -> str:
-    return f"stage {step.stage.value} {_function(step)}"
-
-
-def _function(step: Step) -> str:
-    return "step_" + step.name.replace("-", "_")
+    return f"stage {step.stage.value} plain {step.name}"

@@ -5,7 +5,7 @@ Variables that the script sets first: root (the shared directory), ledger (the j
 
 from __future__ import annotations
 
-from speedrun_operator.backends import events_text
+from speedrun_operator.backends import events_text, making
 
 _HEAD = r"""
 set -u
@@ -55,11 +55,7 @@ event start job "$SLURM_JOB_ID" name "${SLURM_JOB_NAME-}" node "$(hostname)" par
 
 HEAD = f"{events_text.EVENTS}\n{_HEAD}"
 
-_PLAIN = r"""
-plain() { bash -euo pipefail "$ledger/steps/$1.sh"; }
-""".strip()
-
-STAGE = f"{events_text.STAGE}\n{_PLAIN}"
+STAGE = f"{events_text.STAGE}\n{making.PLAIN}"
 
 CONTAINED = r"""
 contained() { # contained STEP: in the container, in the directory that this shell is in

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping
-from importlib import resources
+from collections.abc import Iterable
 
-from speedrun_operator.backends import cache_text
+from speedrun_operator.backends import cache_text, making
 from speedrun_operator.backends.slurm import code
 from speedrun_operator.backends.slurm.image import pyxis_reference
 from speedrun_operator.planning import RunPlan
 from speedrun_operator.preparation import keys
 from speedrun_operator.preparation.needs import Kind, needs
-from speedrun_operator.recipes import recipe as recipes
 from speedrun_operator.recipes.recipe import Container
 
 TASK_CPUS = '--cpus-per-task="$SLURM_CPUS_ON_NODE"'
@@ -37,19 +35,6 @@ def bash_path(root: str, *rest: str) -> str:
     return f'"$HOME"/{shlex.quote(path[2:])}' if path.startswith("~/") else shlex.quote(path)
 
 
-def array(name: str, values: Iterable[str]) -> str:
-    """A bash array of these words."""
-    return f"{name}=({shlex.join(values)})"
-
-
-def step_files(files: Mapping[str, str]) -> list[str]:
-    """Lines that write each text to a file of its own below the ledger's `steps`."""
-    lines = ['mkdir -p "$ledger/steps"', 'export SPEEDRUN_STEPS="$ledger/steps"']
-    for name, text in files.items():
-        lines += [f"cat >\"$ledger/steps/{name}\" <<'SPEEDRUN_STEP'", text.rstrip("\n"), "SPEEDRUN_STEP"]
-    return lines
-
-
 def cache_files(plan: RunPlan, wanted: Iterable[Kind]) -> dict[str, str]:
     """The steps' files with which entries of these kinds are made."""
     files: dict[str, str] = {}
@@ -61,13 +46,6 @@ def cache_files(plan: RunPlan, wanted: Iterable[Kind]) -> dict[str, str]:
         elif kind is Kind.DOWNLOADS and plan.downloads:
             files["fetch-downloads.sh"] = plan.downloads.fetch
     return files
-
-
-def programs() -> dict[str, str]:
-    """Python programs that ship with the recipes, for their steps."""
-    folder = resources.files(recipes.__package__) / "programs"
-    names = sorted(each.name for each in folder.iterdir() if each.name.endswith(".py"))
-    return {name: (folder / name).read_text(encoding="utf-8") for name in names}
 
 
 def cache_variables(plan: RunPlan) -> list[str]:
@@ -82,9 +60,9 @@ def cache_variables(plan: RunPlan) -> list[str]:
         mentions = downloads.mentions if downloads else None
         lines += code.variables(plan)
         lines += [
-            array("input_files", container.inputs if container else ()),
+            making.array("input_files", container.inputs if container else ()),
             f"mention_pattern={shlex.quote(mentions.pattern if mentions else '')}",
-            array("mention_files", mentions.files if mentions else ()),
+            making.array("mention_files", mentions.files if mentions else ()),
         ]
     if container:
         lines += [
@@ -95,7 +73,7 @@ def cache_variables(plan: RunPlan) -> list[str]:
         lines += [
             f"dataset={shlex.quote(data.dataset)}",
             f"data_path={shlex.quote(data.path)}",
-            array("data_files", plan.data_files),
+            making.array("data_files", plan.data_files),
         ]
     return lines
 
@@ -117,20 +95,9 @@ def _make(plan: RunPlan, kind: Kind) -> str:
     if kind is Kind.IMAGE:
         return cache_text.MAKE_IMAGE
     if kind is Kind.DATA:
-        return cache_text.MAKE_DATA.replace("FETCH", _runs_in(plan.data is not None and plan.data.container))
+        return making.data(_runs_in(plan.data is not None and plan.data.container))
     assert plan.downloads is not None
-    variables = plan.downloads.environment.items()
-    exports = " ".join(f'{name}="$part"/files/{shlex.quote(value)}' for name, value in sorted(variables))
-    folders = " ".join(f'"$part"/files/{shlex.quote(value)}' for _, value in sorted(variables))
-    words = {
-        "FETCH": _runs_in(plan.downloads.container),
-        "VARIABLES": f"export {exports}",
-        "DIRECTORIES": f"mkdir -p {folders} || return",
-    }
-    text = cache_text.MAKE_DOWNLOADS
-    for word, value in words.items():
-        text = text.replace(word, value)
-    return text
+    return making.downloads(plan.downloads, _runs_in(plan.downloads.container))
 
 
 def _runs_in(container: bool) -> str:

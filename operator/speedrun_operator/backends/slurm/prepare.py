@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from speedrun_operator import __version__
-from speedrun_operator.backends import exports
+from speedrun_operator.backends import exports, making
 from speedrun_operator.backends.cache_text import CACHE
 from speedrun_operator.backends.slurm import job_text, parts
 from speedrun_operator.backends.slurm.parcel import OPEN
@@ -65,7 +65,7 @@ def render(plan: RunPlan, need: Need, root: str, python: str) -> str:
     """The batch script; the ledger is the directory that it is started in, since the attempt is chosen there."""
     kind = need.kind
     files = parts.cache_files(plan, (kind,))
-    files |= parts.programs() if kind in (Kind.DATA, Kind.DOWNLOADS) else {}
+    files |= making.programs() if kind in (Kind.DATA, Kind.DOWNLOADS) else {}
     script = [
         "#!/bin/bash",
         f"# Cache entry {need}, for recipe {plan.recipe}. By speedrun-operator {__version__}.",
@@ -80,7 +80,7 @@ def render(plan: RunPlan, need: Need, root: str, python: str) -> str:
         *exports.parameters(plan.parameters),
         f"export SPEEDRUN_PYTHON={bash_path(python)}",
         "",
-        *parts.step_files(files),
+        *making.step_files(files),
         "",
         job_text.STAGE,
         job_text.CONTAINED.replace("SRUN_RESOURCES", TASK_CPUS),

@@ -12,7 +12,7 @@ import shlex
 from speedrun_operator import __version__
 from speedrun_operator.api.names import Identity
 from speedrun_operator.api.spec import Prepare
-from speedrun_operator.backends import events_text, exports
+from speedrun_operator.backends import cache_text, events_text, exports, making
 from speedrun_operator.backends.cache_text import fill
 from speedrun_operator.backends.slurm import code, compiled_text, job_text, parts
 from speedrun_operator.backends.slurm.hardware import look
@@ -30,14 +30,6 @@ LIMIT_SIGNAL = "USR1"
 MISSING = ".missing"
 SIGNAL_SECONDS = 60  # before the time limit; Slurm may send it up to a minute earlier still
 SIGNAL_FROM_MINUTES = 5
-
-# Entries are shared: a run reads them, and writes only what is its own.
-_OWN_COPY = r"""
-own_copy() { # own_copy FROM TO: a tree of its own, in which only large files are links to the entry's
-  mkdir -p "$2" && cp -as "$1/." "$2" &&
-    (cd "$1" && find . -type f -size -64k -print0 | xargs -0r cp -p --parents --remove-destination -t "$2" --)
-}
-""".strip()
 
 
 def sbatch_arguments(plan: RunPlan, identity: Identity, name: str) -> list[str]:
@@ -89,7 +81,7 @@ def render(plan: RunPlan, identity: Identity, allocation: int, root: str, python
     if plan.downloads and plan.downloads.proof:
         files["prove-downloads.sh"] = plan.downloads.proof
     files |= parts.cache_files(plan, wanted) if inline else {}
-    files |= parts.programs() if plan.downloads or plan.data else {}
+    files |= making.programs() if plan.downloads or plan.data else {}
     script = [
         "#!/bin/bash",
         f"# Speedrun {identity}, allocation {allocation}: recipe {plan.recipe}. By speedrun-operator {__version__}.",
@@ -105,7 +97,7 @@ def render(plan: RunPlan, identity: Identity, allocation: int, root: str, python
         "",
         *_variables(plan, python),
         "",
-        *parts.step_files(files),
+        *making.step_files(files),
         "",
         job_text.STAGE,
     ]
@@ -163,7 +155,7 @@ def _cache_stages(plan: RunPlan, have: str) -> list[str]:
         own = '"$ledger/run-$SPEEDRUN_RUN/downloads"'
         exports = [f"{name}={own}/{shlex.quote(value)}" for name, value in sorted(plan.downloads.environment.items())]
         lines += [
-            _OWN_COPY,
+            cache_text.OWN_COPY,
             "downloads_stage() {",
             f'  [ -n "$downloads_key" ] || downloads_key={parts.key_of_downloads(plan)}',
             f'  {have} downloads "$downloads_key" && own_copy "$cache/downloads/$downloads_key/files" {own} || return',
