@@ -31,6 +31,7 @@ POD_RIGHTS = [
     ("", "pods", "", ("create", "get", "list", "watch", "delete")),
     ("", "pods", "log", ("get",)),
     ("", "configmaps", "", ("create",)),
+    ("", "events", "", ("list",)),
 ]
 
 

@@ -134,9 +134,9 @@ class Node:
         """The node's GPUs, as a device plugin would have the kubelet say."""
         self._patch(f"/api/v1/nodes/{self.layout.name}/status", {"status": {"capacity": {GPU: str(node_config.GPUS)}}})
 
-    def claim(self, namespace: str) -> None:
-        """A volume over the node's cache directory, and the claim CLAIM on it in `namespace`."""
-        name = f"{CLAIM}-{namespace}"
+    def claim(self, namespace: str, claim: str = CLAIM, path: Path | None = None) -> None:
+        """A volume over the node's cache directory, or over `path`, which must be there, and a claim on it."""
+        name = f"{claim}-{namespace}"
         size = {"storage": "10Gi"}
         self.kubernetes.call("POST", "/api/v1/persistentvolumes", {
             "apiVersion": "v1",
@@ -146,14 +146,14 @@ class Node:
                 "capacity": size,
                 "accessModes": ["ReadWriteMany"],
                 "storageClassName": "",
-                "hostPath": {"path": str(self.layout.cache)},
-                "claimRef": {"namespace": namespace, "name": CLAIM},
+                "hostPath": {"path": str(path or self.layout.cache), "type": "Directory"},
+                "claimRef": {"namespace": namespace, "name": claim},
             },
         })  # fmt: skip
         self.kubernetes.call("POST", f"/api/v1/namespaces/{namespace}/persistentvolumeclaims", {
             "apiVersion": "v1",
             "kind": "PersistentVolumeClaim",
-            "metadata": {"name": CLAIM},
+            "metadata": {"name": claim},
             "spec": {
                 "accessModes": ["ReadWriteMany"],
                 "storageClassName": "",

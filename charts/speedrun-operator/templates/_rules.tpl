@@ -28,6 +28,9 @@
 - apiGroups: [""]
   resources: [pods/log]
   verbs: [get]
+- apiGroups: [""]
+  resources: [events]
+  verbs: [list] # why a pod's volumes are not mounted
 {{- end }}
 {{- end -}}
 

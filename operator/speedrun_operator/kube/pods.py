@@ -12,6 +12,7 @@ from speedrun_operator.kube.client import Conflict, Json, Kube
 CHUNK = 500
 WATCH_SECONDS = 240
 WATCH_SILENCE = 100.0
+MOST_EVENTS = 200
 LOG_SECONDS = 8.0  # a node that does not answer must not keep the others waiting
 
 
@@ -65,6 +66,12 @@ class Pods:
         if since is not None:
             query.append(("sinceTime", since))
         return await self._kube.raw(f"{_path(namespace, name)}/log", query=query, seconds=LOG_SECONDS)
+
+    async def events(self, namespace: str, uid: str) -> list[Json]:
+        """What was told of one pod, some hundred at most."""
+        query = [("fieldSelector", f"involvedObject.uid={uid}"), ("limit", str(MOST_EVENTS))]
+        found = await self._kube.request("GET", f"/api/v1/namespaces/{namespace}/events", query=query)
+        return list(found.get("items") or [])
 
     async def node_labels(self) -> list[dict[str, str]]:
         """The labels of each node."""

@@ -67,6 +67,18 @@ def test_a_secret_that_is_missing_is_named_and_no_object_shows_one(runs: Speedru
     assert "s3cr3t-words" not in shown + kubectl("logs", "-n", runs.namespace, name, "--all-containers")
 
 
+@pytest.mark.full
+def test_a_volume_that_cannot_be_mounted_is_named_and_given_up(runs: Speedruns, kubectl: Kubectl, node: Node) -> None:
+    """BR-036: nothing of it is in the pod's status, only in its events."""
+    node.claim(runs.namespace, "broken", node.layout.cache / "not-there")
+    runs.apply(on_pods("unmounted", pods={"cacheVolumeClaim": "broken"}))
+    status = runs.wait("unmounted", "told", lambda status: status.get("reason") == "FailedMount", timeout=60)
+    assert "claim broken" in status["allocations"][0]["message"]
+    status = runs.wait_finished("unmounted", timeout=60)
+    assert (status["phase"], status["reason"]) == ("Failed", "NeverRuns")
+    assert "FailedMount" in condition(status, "Finished")["message"]
+
+
 def test_an_image_name_that_is_none_fails_at_once(runs: Speedruns) -> None:
     """BR-036: InvalidImageName heals by an edit only, so nothing is waited for."""
     runs.apply(on_pods("misnamed", pods={"image": "a//b:c:d"}))

@@ -98,6 +98,7 @@ def test_rights_are_those_that_are_needed_and_no_more(render: Render) -> None:
     assert {each[2:] for each in with_pods} == {
         *(("pods", "", verb) for verb in ("create", "get", "list", "watch", "delete")),
         ("pods/log", "", "get"),
+        ("events", "", "list"),
     }
 
 

@@ -11,6 +11,7 @@ import pytest
 from speedrun_operator.api.phases import Phase
 from speedrun_operator.api.status import rfc3339
 from speedrun_operator.backends.pods.observe import give_up, observed, started_containers, vanished
+from speedrun_operator.backends.pods.volumes import failed_mount
 from speedrun_operator.lifecycle.allocations import after_observation
 from speedrun_operator.lifecycle.decide import decide
 from speedrun_operator.lifecycle.observation import JobState
@@ -110,7 +111,7 @@ ENDS = [
     pytest.param(
         placed("Failed", target("DeletionByTaintManager"), containerStatuses=[done("train", 143)]),
         "NodeLost",
-        "TaintManager",
+        "sunk.coreweave.com/lock",
     ),
     pytest.param(trained(done("train", 0, "Completed"), phase="Succeeded"), "Completed", None),
     pytest.param(
@@ -257,3 +258,46 @@ def test_what_a_pod_does_not_say_is_not_made_up() -> None:
     seen = observed(pod({}, node=None), at(10))
     assert (seen.state, seen.started, seen.ended, seen.reason) == (JobState.QUEUED, None, None, "Unscheduled")
     assert unseen(5).give_up_after is None
+
+
+VOLUMES = [
+    {"name": "cache", "persistentVolumeClaim": {"claimName": "speedrun-cache"}},
+    {"name": "package", "configMap": {"name": "sr-1-package"}},
+]
+MOUNTS = [
+    pytest.param(
+        "FailedMount",
+        'MountVolume.SetUp failed for volume "package" : configmap "sr-1-package" not found',
+        "volume package is the ConfigMap sr-1-package",
+    ),
+    pytest.param(
+        "FailedMount",
+        "Unable to attach or mount volumes: unmounted volumes=[cache], unattached volumes=[], failed to process "
+        "volumes=[]: timed out waiting for the condition",
+        "volume cache is the claim speedrun-cache (kubectl describe pvc speedrun-cache)",
+    ),
+    pytest.param(
+        "FailedAttachVolume",
+        'Multi-Attach error for volume "pvc-1f0" Volume is already exclusively attached to one node',
+        "the volume must be there, and one that this node can mount",
+    ),
+]
+
+
+@pytest.mark.parametrize(("reason", "message", "says"), MOUNTS)
+def test_a_volume_that_cannot_be_mounted_is_named(reason: str, message: str, says: str) -> None:
+    shown = pod(placed("Pending"))
+    shown["spec"]["volumes"] = VOLUMES
+    events = [
+        {"type": "Normal", "reason": "Scheduled", "message": "to node-a", "lastTimestamp": rfc3339(at(9))},
+        {"type": "Warning", "reason": reason, "message": message, "lastTimestamp": rfc3339(at(8))},
+        {"type": "Warning", "reason": "FailedMount", "message": "an older word", "lastTimestamp": rfc3339(at(7))},
+    ]
+    told = failed_mount(shown, events)
+    assert told is not None and told[0] == reason
+    assert message in told[1] and says in told[1]
+    seen = replace(observed(shown, at(20)), reason=told[0])
+    assert give_up(seen, PATIENCE) == PATIENCE
+    assert failed_mount(shown, events[:1]) is None
+    mounted = {"type": "Normal", "reason": "Pulling", "message": "an image", "lastTimestamp": rfc3339(at(8))}
+    assert failed_mount(shown, [*events, mounted]) is None

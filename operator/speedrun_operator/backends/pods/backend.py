@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 
@@ -20,12 +21,13 @@ from speedrun_operator.backends.pods.keeper import LogKeeper
 from speedrun_operator.backends.pods.keeping import shown_by
 from speedrun_operator.backends.pods.memory import SETTLE_SECONDS, Memory
 from speedrun_operator.backends.pods.nodes import Nodes
-from speedrun_operator.backends.pods.observe import Pod, give_up, is_over, moment, observed, vanished
+from speedrun_operator.backends.pods.observe import give_up, has_ended, is_over, moment, observed, vanished
 from speedrun_operator.backends.pods.outcome import read_refusal
 from speedrun_operator.backends.pods.package import pack
 from speedrun_operator.backends.pods.reader import LogReader
 from speedrun_operator.backends.pods.site import PodSite
 from speedrun_operator.backends.pods.store import Store
+from speedrun_operator.backends.pods.volumes import Volumes
 from speedrun_operator.backends.pods.words import STUCK
 from speedrun_operator.clock import SYSTEM, Clock
 from speedrun_operator.facts import ClusterFacts
@@ -74,6 +76,7 @@ class PodsBackend:
         self._memory: dict[str, Memory] = {}
         self._slots = asyncio.Semaphore(AT_ONCE)
         self._keeper = LogKeeper(pods, cluster, self._slots, clock)
+        self._volumes = Volumes(pods, clock)
         self._nodes = Nodes(pods, site.gpu_label_keys, clock)
 
     def name_of(self, ref: AllocationRef) -> str:
@@ -144,9 +147,8 @@ class PodsBackend:
     async def _unanswered(self, ref: AllocationRef) -> ApiError | None:
         """Why nothing can be said now. A watch that broke a moment ago does not know it yet: so one is asked for."""
         try:
-            await self._pods.get(ref.identity.namespace, self.name_of(ref))
-        except NotFound:
-            pass
+            with suppress(NotFound):
+                await self._pods.get(ref.identity.namespace, self.name_of(ref))
         except ApiError as error:
             return error
         return None if self._store.fresh else self._store.error
@@ -161,7 +163,7 @@ class PodsBackend:
             memory.job_id = pod["metadata"]["uid"]
             async with self._slots:
                 grew = await memory.reader.read(pod, self._log_bytes)
-            seen = observed(pod, self._now())
+            seen = await self._volumes.told(observed(pod, self._now()), pod, memory)
             return await self._keeper.kept(self._told(seen, memory, grew), ref, memory)
 
     def _absent(self, ref: AllocationRef, memory: Memory) -> Observed:
@@ -227,14 +229,12 @@ class PodsBackend:
         except NotFound:
             self._of(ref).cancelled = True
             return True
-        if pod["metadata"].get("labels", {}).get(manifest.UID_LABEL) != ref.identity.uid or _has_ended(pod):
+        if pod["metadata"].get("labels", {}).get(manifest.UID_LABEL) != ref.identity.uid or has_ended(pod):
             return True
         self._of(ref).cancelled = True
         if not pod["metadata"].get("deletionTimestamp"):
-            try:
+            with suppress(NotFound, Conflict):
                 await self._pods.delete(namespace, name, pod["metadata"]["uid"])
-            except (NotFound, Conflict):
-                return False
         return False
 
     async def jobs(self) -> Sequence[MarkedJob] | Unknown:
@@ -242,7 +242,7 @@ class PodsBackend:
             lists = [await self._pods.listed(scope) for scope in self._pods.scopes]
         except ApiError as error:
             return Unknown("ApiServerUnreachable", str(error), reachable=False)
-        live = [pod for items, _ in lists for pod in items if not _has_ended(pod)]
+        live = [pod for items, _ in lists for pod in items if not has_ended(pod)]
         return [
             MarkedJob(
                 pod["metadata"]["name"],
@@ -258,9 +258,8 @@ class PodsBackend:
             if not isinstance(job, MarkedJob):
                 continue
             try:
-                await self._pods.delete(job.namespace, job.name, job.id)
-            except (NotFound, Conflict):
-                continue
+                with suppress(NotFound, Conflict):
+                    await self._pods.delete(job.namespace, job.name, job.id)
             except ApiError as error:
                 return Unknown("ApiServerUnreachable", str(error), reachable=False)
         return None
@@ -272,7 +271,7 @@ class PodsBackend:
         """End pods whose training ended a while ago and in which something else runs on, holding the GPUs."""
         now = self._now()
         for pod in list(self._store.all()):
-            ended = observed(pod, now).ended if is_over(pod) and not _has_ended(pod) else None
+            ended = observed(pod, now).ended if is_over(pod) and not has_ended(pod) else None
             if ended is None or pod["metadata"].get("deletionTimestamp") or now - ended < TIDY:
                 continue
             name = pod["metadata"]["name"]
@@ -298,7 +297,3 @@ class PodsBackend:
             if ref.job_id is None and (self._now() - ref.since).total_seconds() < DOUBT_SECONDS:
                 memory.doubt_until = self._monotonic() + DOUBT_SECONDS  # an operator before us may have asked for it
         return self._memory[name]
-
-
-def _has_ended(pod: Pod) -> bool:
-    return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")

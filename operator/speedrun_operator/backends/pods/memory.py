@@ -24,4 +24,6 @@ class Memory:
     grown_at: float | None = None
     waits_for: str | None = None
     waits_since: float | None = None
+    events_at: float | None = None  # when its events were asked for last, and what they said of its volumes
+    volumes: tuple[str, str] | None = None
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)

@@ -70,6 +70,11 @@ def give_up(seen: Observed, patience: timedelta) -> timedelta | None:
     return words.AT_ONCE if stuck[1] else patience
 
 
+def has_ended(pod: Pod) -> bool:
+    """Whether nothing of it runs any more."""
+    return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
+
+
 def is_over(pod: Pod) -> bool:
     """Whether its training has ended while something else in it may still run."""
     return _terminated(pod, TRAIN) is not None
@@ -162,7 +167,8 @@ def _taken(pod: Pod) -> Ending:
     target = condition(pod, "DisruptionTarget")
     if target.get("reason") in words.DISRUPTED_BY:
         said = f": {target['message']}" if target.get("message") else ""
-        return words.DISRUPTED_BY[target["reason"]], f"{target['reason']}{said}"
+        taint = f" ({words.TAINTED})" if target["reason"] == words.BY_TAINT else ""
+        return words.DISRUPTED_BY[target["reason"]], f"{target['reason']}{said}{taint}"
     word = (pod.get("status") or {}).get("reason") or ""
     if word in words.ENDED_BY or condition(pod, "Ready").get("reason") == rules.NODE_LOST:
         return words.ENDED_BY.get(word, rules.NODE_LOST), f"{word or rules.NODE_LOST}: the node does not answer"

@@ -20,6 +20,8 @@ STUCK: Mapping[str, tuple[str, bool]] = {
     "RegistryUnavailable": ("the registry does not answer; it is tried again", False),
     "CreateContainerConfigError": ("create the Secret or ConfigMap with that key in the Speedrun's namespace", False),
     "CreateContainerError": ("the node cannot make the container; the message says why", False),
+    "FailedMount": ("the volume must be there, and one that this node can mount", False),
+    "FailedAttachVolume": ("the volume must be there, and one that this node can mount", False),
     "RunContainerError": ("the node cannot start the container; the message says why", False),
 }
 # Reasons of a failed pod → why, in the words of `diagnosis.pods`. A pod of any other reason, and without containers,
@@ -34,16 +36,21 @@ ENDED_BY: Mapping[str, str] = {
     "Preempted": rules.PREEMPTED,
     "DeadlineExceeded": Reason.TIME_LIMIT.value,
 }
+BY_TAINT = "DeletionByTaintManager"
 # Reasons of the condition DisruptionTarget: who is taking the pod away.
 DISRUPTED_BY: Mapping[str, str] = {
     "PreemptionByScheduler": rules.PREEMPTED,
     "EvictionByEvictionAPI": rules.DRAINED,
-    "DeletionByTaintManager": rules.NODE_LOST,
+    BY_TAINT: rules.NODE_LOST,
     "DeletionByPodGC": rules.NODE_LOST,
     "TerminationByKubelet": rules.NODE_LOST,
 }
 NODE_FAULTS = frozenset({"ContainerStatusUnknown"})
 SUNK_LOCK = "sunk.coreweave.com/lock"
+TAINTED = (
+    f"a taint on its node: the node does not answer, or Slurm locked it for a job of its own ({SUNK_LOCK}), from which "
+    "the settings pods.sunk and pods.scheduler_name keep pods"
+)
 
 
 def why_unschedulable(message: str) -> str:
