@@ -279,7 +279,7 @@ MOUNTS = [
     pytest.param(
         "FailedAttachVolume",
         'Multi-Attach error for volume "pvc-1f0" Volume is already exclusively attached to one node',
-        "the volume must be there, and one that this node can mount",
+        "volume cache is the claim speedrun-cache",
     ),
 ]
 

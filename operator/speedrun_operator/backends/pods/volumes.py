@@ -57,7 +57,10 @@ def failed_mount(pod: Pod, events: Sequence[Mapping[str, Any]]) -> tuple[str, st
     if last is None or any(each.get("reason") in MOUNTED and _when(each) >= _when(last) for each in events):
         return None
     said = str(last.get("message") or "")
-    named = "; ".join(_named(each) for each in pod["spec"].get("volumes") or [] if _is_meant(each, said))
+    volumes = pod["spec"].get("volumes") or []
+    meant = [each for each in volumes if _is_meant(each, said)]
+    # What is quoted may be the persistent volume behind a claim.
+    named = "; ".join(map(_named, meant or [each for each in volumes if "persistentVolumeClaim" in each]))
     remedy = f"{named}: {STUCK[last['reason']][0]}" if named else STUCK[last["reason"]][0]
     return last["reason"], f"{last['reason']}: {said} ({remedy})"
 
