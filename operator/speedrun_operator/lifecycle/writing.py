@@ -15,6 +15,8 @@ _QUIET = (
     "train_time_ms",
     "clock",
 )
+# What a run leaves beside: it comes with a phase as a rule, and is written with the next.
+_QUIET_OF_RUNS = ("train_time", "train_time_ms", "stages", "hardware")
 
 
 def is_urgent(old: Status, new: Status) -> bool:
@@ -23,6 +25,6 @@ def is_urgent(old: Status, new: Status) -> bool:
 
 
 def _still(status: Status) -> Status:
-    runs = tuple(run.model_copy(update={"train_time": None, "train_time_ms": None}) for run in status.runs)
+    runs = tuple(run.model_copy(update=dict.fromkeys(_QUIET_OF_RUNS)) for run in status.runs)
     made = tuple(each.model_copy(update={"done": None, "total": None}) for each in status.preparing)
     return status.model_copy(update={**dict.fromkeys(_QUIET), "runs": runs, "preparing": made})

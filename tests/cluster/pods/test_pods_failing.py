@@ -79,6 +79,7 @@ def test_a_volume_that_cannot_be_mounted_is_named_and_given_up(runs: Speedruns, 
     assert "FailedMount" in condition(status, "Finished")["message"]
 
 
+@pytest.mark.full
 def test_an_image_name_that_is_none_fails_at_once(runs: Speedruns) -> None:
     """BR-036: InvalidImageName heals by an edit only, so nothing is waited for."""
     runs.apply(on_pods("misnamed", pods={"image": "a//b:c:d"}))
@@ -127,6 +128,7 @@ def test_the_same_name_again_never_adopts_the_old_pod(runs: Speedruns, kubectl: 
     assert {each["metadata"]["labels"]["speedrun.dev/uid"] for each in pods_of(runs, "nano")} == {new}
 
 
+@pytest.mark.full
 def test_a_namespace_without_room_makes_it_wait_and_then_run(runs: Speedruns, kubectl: Kubectl) -> None:
     quota: dict[str, Any] = {
         "apiVersion": "v1",

@@ -36,6 +36,7 @@ def test_a_replay_succeeds_and_kubectl_shows_it(runs: Speedruns, kubectl: Kubect
     assert status["clock"]["wallMilliseconds"] >= 0
 
 
+@pytest.mark.full
 def test_the_log_outlives_the_pod_on_the_cache_volume(runs: Speedruns, node: Node, kubectl: Kubectl) -> None:
     runs.apply(on_pods("kept"))
     runs.wait_finished("kept")
@@ -58,6 +59,7 @@ def test_several_runs_in_a_pod_and_pods_one_after_the_other(runs: Speedruns) -> 
     assert len(pods_of(runs, "several")) == 2
 
 
+@pytest.mark.full
 def test_a_program_that_fails_is_told_with_its_exit_code(runs: Speedruns) -> None:
     runs.apply(on_pods("broken", parameters={"steps": 3, "intervalMilliseconds": 10, "valLoss": "nan", "exitCode": 3}))
     status = runs.wait_finished("broken")
@@ -187,6 +189,7 @@ def test_a_fork_with_a_patch_runs_at_the_commit_that_its_first_pod_found(
     for each in status["runs"]:
         ledger = node.layout.cache / "speedruns" / runs.namespace / f"forked-{uid8}" / f"alloc-{each['allocation']}"
         assert (ledger / f"run-{each['index']}" / "code" / "train_gpt.py").read_text() == "import torch  # mine\n"
+        assert (ledger / "log").stat().st_mode & 0o077 == 0 and "SPEEDRUN job end" in (ledger / "log").read_text()
 
 
 def _owned(kubectl: Kubectl, namespace: str) -> list[str]:
