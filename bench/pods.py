@@ -71,6 +71,8 @@ def main() -> int:
         doubles = watch.total - count
         after = asyncio.run(_bare(operator, example, range(count // 2, count)))
         api.call("DELETE", "/apis/speedrun.dev/v1alpha1/namespaces/default/speedruns", timeout=60)
+        # Else the node would have them to run, too.
+        api.call("DELETE", f"/api/v1/namespaces/{BARE}/pods?gracePeriodSeconds=0", timeout=120)
         writes = _whole(api, operator, Node(place), facts, arguments.whole)
         operator.stop()
     rate, bare_rate = _rate(ours), (_rate(before) * len(before) + _rate(after) * len(after)) / count
