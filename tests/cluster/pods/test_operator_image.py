@@ -87,6 +87,7 @@ def _pod(name: str, container: dict[str, Any], **security: Any) -> dict[str, Any
         "spec": {
             "restartPolicy": "Never",
             "serviceAccountName": ACCOUNT,
+            "automountServiceAccountToken": True,
             "hostNetwork": True,
             "securityContext": {
                 "runAsNonRoot": True,
