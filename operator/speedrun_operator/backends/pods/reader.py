@@ -66,6 +66,11 @@ class LogReader:
                 return grew
             if not ended:
                 break
+            if taken > 0:
+                # The API server ends an answer that the kubelet broke off as if it were whole: the end is where an
+                # ended container has nothing more.
+                self.behind = True
+                return grew
             self._read.add(name)
             self._current = None
         else:
