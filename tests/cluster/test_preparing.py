@@ -141,6 +141,7 @@ def cache(operator: Operator, *words: str) -> str:
     return done.stdout
 
 
+@pytest.mark.full
 def test_a_prune_spares_what_live_runs_use(runs: Speedruns, operator: Operator, kubectl: Kubectl) -> None:
     env = [{"name": "STUB_STEPS", "value": "100"}, {"name": "STUB_STEP_S", "value": "1"}]
     runs.apply(speedrun_of_guide("live", env=env))

@@ -76,6 +76,7 @@ def series_spec(count: int, per: int, **more: Any) -> dict[str, Any]:
     }
 
 
+@pytest.mark.full
 def test_parallel_allocations_are_never_more_than_asked(runs: Speedruns, slurm: Slurm) -> None:
     spec = slow("wide", 3)["spec"] | {"runs": 5, "parallelism": 2}
     runs.apply(slow("wide", 3) | {"spec": spec})
@@ -105,6 +106,7 @@ def test_env_reaches_the_runs_and_reserved_names_are_refused(runs: Speedruns, ku
         runs.apply(quick("bad") | {"spec": quick("bad")["spec"] | {"env": [{"name": "A B", "value": "1"}]}})
 
 
+@pytest.mark.full
 def test_runs_can_be_raised_while_it_is_live_and_never_lowered(runs: Speedruns) -> None:
     runs.apply(slow("more", 4))
     runs.wait_phase("more", "Training")

@@ -127,6 +127,7 @@ def test_cut_after_sbatch_and_before_its_answer(runs: Speedruns, story: Follow, 
     assert told.never_went_back()
 
 
+@pytest.mark.full
 def test_cut_before_sbatch_ran(runs: Speedruns, gateway: Relay, world: World) -> None:
     """It did not run, but that is not known: only a claim that has become old is followed by another submission."""
     with world.programs(sbatch=f"{CUT}; exit 1") as notes:

@@ -140,7 +140,8 @@ def test_a_kubeconfig_is_rotated_in_the_middle_of_a_run(
     assert len(outside.platform.asked("/kubeconfig")) == 2, "one refusal, one fetch"
 
 
-@pytest.mark.parametrize("seconds", [4, pytest.param(60, marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("seconds", [4, 60])
 def test_the_api_is_away_for_a_while(
     seconds: int, make_operator: MakeOperator, outside: Outside, runs: Speedruns
 ) -> None:
