@@ -60,11 +60,11 @@ def test_from_provisioning_to_a_result_without_a_hand(
     assert condition(status, "Admitted")["message"].endswith("is not ready: login node starts")
 
     nodes = ",".join(NODES)
-    slurm.command("scontrol", "update", f"nodename={nodes}", "state=down", "reason=restarting")
+    slurm.command("scontrol", "update", f"nodename={nodes}", "state=drain", "reason=restarting")
     state.ssh_ready = True
     status = runs.wait("one", "waiting for nodes", waits_for("SlurmNotReady"))
     assert (
-        "is ready, but sinfo does not: compute-h100: 2 nodes of 8 nvidia_h100 (2 down)"
+        "is ready, but sinfo does not: compute-h100: 2 nodes of 8 nvidia_h100 (2 drain)"
         in condition(status, "Admitted")["message"]
     )
     slurm.command("scontrol", "update", f"nodename={nodes}", "state=resume")
