@@ -223,7 +223,6 @@ def test_jobs_without_gpus_prepare_what_the_guide_has_eight_of_them_wait_for(run
         f"-C code checkout -q --detach {COMMIT}",
     ]
     told = [message for _, reason, message in runs.events("first") if reason in ("Preparing", "Prepared")]
-    assert len(told) == 8, told
     assert [f"job {jobs['image']} makes image {images()[0].name}" in each for each in told].count(True) == 1
     for stage, job in jobs.items():
         assert [each for each in told if each.startswith(f"job {job} makes {stage} ")], told
