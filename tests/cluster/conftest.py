@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import subprocess
 import uuid
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import pytest
 
 from testbed.facts import Facts
-from testbed.kubectl import Kubectl
+from testbed.kubectl import Kubectl, KubectlFailed
 from testbed.kubernetes import Kubernetes
 from testbed.part import Place
+
+SHOWN = {"speedruns": ("-o", "yaml"), "events": ("-o", "wide", "--sort-by", ".lastTimestamp")}
+LOG_SHOWN = 6000
 
 
 @pytest.fixture
@@ -34,3 +38,22 @@ def namespace(kubectl: Kubectl) -> Iterator[str]:
     kubectl("create", "namespace", name)
     yield name
     kubectl("delete", "namespace", name, "--wait=false", "--ignore-not-found")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """What a failed test's Speedruns and events said: its namespace is gone before anybody can look."""
+    report = yield
+    names = getattr(item, "funcargs", {})
+    if report.when == "call" and report.failed and {"place", "kubectl", "namespace"} <= set(names):
+        for what in ("speedruns", "events"):
+            try:
+                said = names["kubectl"]("get", what, "-n", names["namespace"], *SHOWN[what])
+            except (KubectlFailed, subprocess.TimeoutExpired) as error:
+                said = str(error)
+            report.sections.append((f"{what} of the test's namespace", said))
+        for log in sorted(names["place"].logs.glob("operator*.log")):
+            report.sections.append((f"end of {log.name}", log.read_text(errors="replace")[-LOG_SHOWN:]))
+    return report
