@@ -199,6 +199,8 @@ def test_jobs_without_gpus_prepare_what_the_guide_has_eight_of_them_wait_for(run
     jobs = makers(status)
     assert [each["stage"] for each in status["preparing"]] == [*jobs] == ["code", "image", "data", "downloads"]
     assert {each["state"] for each in status["preparing"]} == {"Ready"}
+    # The test before this one prepared the same, and its cache is gone: Slurm still knows those jobs by their names.
+    assert [each for each in status["preparing"] if "failures" in each] == []
     for job in jobs.values():
         partition, nodes, minutes, requested, allocated = resources(slurm, job)
         assert (partition, nodes, minutes) == ("compute-h100", "1", "120")
@@ -223,6 +225,7 @@ def test_jobs_without_gpus_prepare_what_the_guide_has_eight_of_them_wait_for(run
         f"-C code checkout -q --detach {COMMIT}",
     ]
     told = [message for _, reason, message in runs.events("first") if reason in ("Preparing", "Prepared")]
+    assert len(told) == 8, told
     assert [f"job {jobs['image']} makes image {images()[0].name}" in each for each in told].count(True) == 1
     for stage, job in jobs.items():
         assert [each for each in told if each.startswith(f"job {job} makes {stage} ")], told
@@ -293,6 +296,7 @@ def test_a_build_that_fails_leaves_no_image_behind(
 @pytest.mark.skipif(not GUIDE.exists(), reason="the guide is not beside this checkout")
 def test_the_guides_own_script_has_the_same_effect(runs: Speedruns, slurm: Slurm, shell: Shell) -> None:
     status = apply(runs, "ours")
+    assert status["phase"] == "Succeeded", log(status)
     [image] = images()
     ours = effect(image / "image.sqsh", data(), log(status))
 

@@ -134,12 +134,21 @@ say "done"
 PREPARE = r"""
 entry=$root/CACHE/$kind/$key
 told() { printf '\n@%s %s\n' "$nonce" "$*"; }
+unasked() { told item 0 unasked; exit 0; }
+ids_of() { ask squeue -h --me -n "$prefix$1" -o %i "${@:2}"; } # ids_of N OPTION...: of the jobs of that attempt's name
 over() { # over N: whether the job of that attempt has certainly ended
-  local rows
+  local live
   [ ! -e "$root/$attempts/try-$1/exit" ] || return 0
   [ -s "$root/$attempts/try-$1/jobid" ] || [ -s "$root/$attempts/try-$1/owner" ] || return 1
-  rows=$(ask squeue -h --me -n "$prefix$1" -o %i) || { told item 0 unasked; exit 0; }
-  [ -z "$rows" ]
+  live=$(ids_of "$1") || unasked
+  [ -z "$live" ]
+}
+spent() { # spent N: whether a job of that name has ended whose ledger somebody removed, and with it what it made
+  local any live
+  any=$(ids_of "$1" -t all) || unasked
+  [ -n "$any" ] || return
+  live=$(ids_of "$1") || unasked
+  [ -z "$live" ]
 }
 if whole "$entry"; then
   touch -c "$entry/MANIFEST"
@@ -155,6 +164,7 @@ if [ "$last" -gt "$after" ] && ! over "$last"; then
   attempt=$last
 else
   attempt=$((last + 1))
+  while spent "$attempt"; do attempt=$((attempt + 1)); done
   if [ -e "$entry" ]; then
     told broken "$why"
     set_aside "$entry" "$nonce"
