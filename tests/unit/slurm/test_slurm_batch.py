@@ -7,9 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from speedrun_operator.backends.slurm import commands
+from speedrun_operator.api.names import Identity
+from speedrun_operator.api.spec import Spec
+from speedrun_operator.backends.slurm import commands, script
 from speedrun_operator.backends.slurm.commands import Submission
 from speedrun_operator.lifecycle.observation import Accepted, Busy, Outcome, Rejected, Unknown
+from speedrun_operator.planning import RunPlan, Site, plan
+from speedrun_operator.recipes.recipe import shipped
 from unit.slurm.login_node import NAME, NONCE, PREFIX, SINCE, LoginNode
 
 # An sbatch that says what stands in a file that is called like the comment, or else takes the job.
@@ -78,6 +82,28 @@ def test_each_item_has_its_own_outcome(node: LoginNode, errors: list[str], expec
         else:
             assert outcome is None or error in outcome.message
             assert not ledger.exists(), "what is certainly not submitted leaves nothing behind"
+
+
+def rendered(number: int, steps: int) -> Submission:
+    """A Speedrun's real script; `steps` makes the plan another."""
+    identity = Identity("lab", f"mine-{number}", f"{number:08}-1111-2222-3333-444455556666")
+    spec = Spec.model_validate({"recipe": {"name": "replay", "parameters": {"steps": steps, "valLoss": "3.1"}}})
+    made = plan(spec, shipped(), Site())
+    assert isinstance(made, RunPlan)
+    text = script.render(made.for_runs([(0, "A")]), identity, 0, "~/it's runs", "python3")
+    name = identity.job_name("c1c1c1c1", 0)
+    return Submission(name, f"lab/mine-{number}/alloc-0", SINCE, ["--parsable"], text)
+
+
+def test_scripts_of_one_plan_travel_once_and_arrive_as_they_are(node: LoginNode) -> None:
+    batch = [rendered(number, steps=10 + number % 2) for number in range(20)]
+    assert len({each.script for each in batch}) == 20
+    assert kinds(node.batch(batch)) == ["Accepted"] * 20
+    for each in batch:
+        assert (node.home / "runs" / each.path / "script.sh").read_text() == each.script
+    [one, two, many] = [len(commands.submit(root="r", nonce=NONCE, items=batch[:count])[0]) for count in (1, 2, 20)]
+    assert two - one > len(batch[0].script), "another plan"
+    assert many < two + 20 * 1000
 
 
 def test_all_are_looked_up_at_once(node: LoginNode) -> None:

@@ -18,7 +18,7 @@ from speedrun_operator.backends.slurm import refusals, remote, storage_text
 from speedrun_operator.backends.slurm.parts import bash_path
 from speedrun_operator.backends.slurm.prepare import PREPARE_PREFIX, attempts
 from speedrun_operator.backends.slurm.queue import ACCOUNTING_OFF, MARKED_FORMAT, SACCT_FIELDS, SQUEUE_FORMAT
-from speedrun_operator.backends.slurm.script import LOG, PACKAGE, SCRIPT
+from speedrun_operator.backends.slurm.script import LOG, OWN_LINES, PACKAGE, SCRIPT
 from speedrun_operator.preparation.manifest import MANIFEST
 from speedrun_operator.preparation.needs import Need
 
@@ -50,17 +50,26 @@ def submit(*, root: str, nonce: str, items: Sequence[Submission]) -> tuple[str, 
     that was cut leaves open exactly what it has not answered.
     """
     packages = list(dict.fromkeys(each.package for each in items if each.package))
+    scripts = [_parts(each.script) for each in items]
+    bodies = list(dict.fromkeys(body for _, body in scripts))
     dirs = " ".join(f'"$root"/{shlex.quote(each.path)}' for each in items)
     values = (
         f"names={shlex.quote(','.join(each.name for each in items))}\ndirs=({dirs})\n"
         f"packages=({' '.join(str(len(each)) for each in packages)})\n"
+        f"bodies=({' '.join(map(shlex.quote, bodies))})\n"
     )
     calls = []
-    for number, each in enumerate(items):
+    for number, (each, (head, body)) in enumerate(zip(items, scripts, strict=True)):
         package = str(packages.index(each.package)) if each.package else ""
         words = shlex.join([str(number), each.path, each.name, _since(each.since), package, *each.arguments])
-        calls.append(f"script={shlex.quote(each.script)}\nitem {words}\n")
+        calls.append(f"script={shlex.quote(head)}${{bodies[{bodies.index(body)}]}}\nitem {words}\n")
     return "".join([_common(root, nonce), values, _SUBMIT, *calls, remote.SUBMITTED, "\n"]), b"".join(packages)
+
+
+def _parts(script: str) -> tuple[str, str]:
+    """What a script has to itself, and the rest: many of one plan share it, and bash then reads it once."""
+    lines = script.splitlines(keepends=True)
+    return "".join(lines[:OWN_LINES]), "".join(lines[OWN_LINES:])
 
 
 def prepare(

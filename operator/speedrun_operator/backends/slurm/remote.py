@@ -1,8 +1,8 @@
 """The text of the remote commands: bash for the login node. Data; `commands` fills in the words in capitals.
 
-Variables that `commands` sets first: root (the ledgers' directory), nonce, and for submissions names, dirs and packages
-(their sizes in bytes). A command's answers are lines that begin with the nonce, so that neither a log's content nor a
-site's chatter can be taken for one.
+Variables that `commands` sets first: root (the ledgers' directory), nonce, and for submissions names, dirs, packages
+(their sizes in bytes) and bodies (what scripts have in common). A command's answers are lines that begin with the
+nonce, so that neither a log's content nor a site's chatter can be taken for one.
 """
 
 from __future__ import annotations

@@ -22,6 +22,7 @@ from speedrun_operator.planning import RunPlan
 from speedrun_operator.preparation.needs import Kind, kinds
 from speedrun_operator.recipes.recipe import Step
 
+OWN_LINES = 4  # of a script, from its first: all that differs between allocations of one plan
 LOG = "log"
 SCRIPT = "script.sh"
 PACKAGE = "package.tar.gz"
