@@ -16,6 +16,7 @@ import statistics
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,7 +25,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "trainer"))
 
 from speedrun_trainer.attention import mean_visible  # noqa: E402
-from speedrun_trainer.data import plan  # noqa: E402
+from speedrun_trainer.data import UNITS, plan  # noqa: E402
 from speedrun_trainer.presets import GPT2_SMALL  # noqa: E402
 from speedrun_trainer.schedule import Schedule  # noqa: E402
 from speedrun_trainer.shards import TokenStream, ensure_shard, find_dataset  # noqa: E402
@@ -58,25 +59,40 @@ def main() -> None:
     options, rest = parser.parse_known_args()
     data = options.out / "data"
     make(data)
-    metrics = options.out / f"{options.name}.jsonl"
+    metrics = train(options.out, options.name, data, options.steps, options.gpus, rest)
+    print("\n".join(table(metrics, data, options.steps, options.gpus)))
+
+
+def train(out: Path, name: str, data: Path, steps: int, gpus: int, rest: list[str]) -> Path:
+    """Run the trainer, its log in `out`; returns the file of its metrics."""
+    metrics = out / f"{name}.jsonl"
     metrics.unlink(missing_ok=True)
     launcher = ["-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1"]
-    command = [sys.executable, *launcher, f"--nproc_per_node={options.gpus}", "-m", "speedrun_trainer.train"]
-    command += ["--preset", "gpt2-small", "--data", str(data), "--steps", str(options.steps), "--val-every", "0"]
+    command = [sys.executable, *launcher, f"--nproc_per_node={gpus}", "-m", "speedrun_trainer.train"]
+    command += ["--preset", "gpt2-small", "--data", str(data), "--steps", str(steps), "--val-every", "0"]
     command += ["--val-tokens", "2097152", "--metrics", str(metrics), *rest]
-    with (options.out / f"{options.name}.log").open("w") as log:
+    with (out / f"{name}.log").open("w") as log:
         environment = os.environ | {"PYTHONPATH": str(ROOT / "trainer"), "PYTHONUNBUFFERED": "1"}
         subprocess.run(command, check=True, stdout=log, env=environment)
-    print("\n".join(table(metrics, data, options.steps, options.gpus)))
+    return metrics
+
+
+def step_times(lines: list[dict[str, Any]], schedule: Schedule) -> dict[int, list[float]]:
+    """Milliseconds of each counted step, by the stage's first step."""
+    times = {line["step"]: line["train_time_ms"] for line in lines if "loss" in line}
+    ends = {first: first + schedule.units(first)[1] // UNITS for first in schedule.first_steps()}
+    return {
+        first: [times[step + 1] - times[step] for step in range(first + WARM, end - 1)] for first, end in ends.items()
+    }
 
 
 def table(metrics: Path, data: Path, steps: int, gpus: int) -> list[str]:
     lines = [json.loads(line) for line in metrics.read_text().splitlines()]
-    times = {line["step"]: line["train_time_ms"] for line in lines if "loss" in line}
     peaks = {line["step"]: line["peak_bytes"] for line in lines if "loss" in line}
     compiling = {line["warmed_up_for"]: line["seconds"] for line in lines if "warmed_up_for" in line}
     preset, model = GPT2_SMALL, GPT2_SMALL.model
     schedule = Schedule(steps, preset.stages)
+    times = step_times(lines, schedule)
     units = plan(TokenStream(find_dataset(data).train, vocabulary=BOS + 1), schedule.portions())
     rows = [
         f"{lines[0]['device']}, {gpus} GPU, torch {torch.__version__}, attention by {lines[0]['attention']}, "
@@ -91,8 +107,7 @@ def table(metrics: Path, data: Path, steps: int, gpus: int) -> list[str]:
         windows = [stage.long_window if i in model.long_layers else stage.short_window for i in range(model.layers)]
         keys = sum(mean_visible(lengths, window) for window in windows)
         flops = 6 * model.matrix_weights + 12 * model.width * keys
-        end = first + count // 8
-        took = [times[step + 1] - times[step] for step in range(first + WARM, end - 1)]
+        took, end = times[first], first + count // UNITS
         mean = statistics.mean(took)
         speed = 1000 * stage.batch_tokens / mean
         rows.append(
