@@ -45,4 +45,5 @@ down: setup ## take the demo and its test bed down
 clean: setup ## take everything down, remove the bed's users and state, and .venv; the cache of built tools stays
 	@$(RUN) -m testbed.demo --down
 	@$(BED) clean
+	@TESTBED_NAME=w1 $(BED) clean # of the tests' second worker
 	rm -rf $(VENV)

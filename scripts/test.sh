@@ -19,4 +19,7 @@ part "unit tests" .venv/bin/python -m pytest -q -n 4 --dist worksteal -m "$selec
 echo "== the jobs' Python (the first time it fetches torch)"
 job_python=$(.venv/bin/python -m testbed python)
 part "trainer tests" "$job_python" -m pytest -q -m "$select" -c tests/trainer/pytest.ini tests/trainer
-part "contract and cluster tests" .venv/bin/python -m pytest -q -m "$select" tests/contract tests/cluster
+# Two at a time, each with a bed of its own; those of one file after another, for they share what they start.
+beds=2
+[ -z "${SPEEDRUN_TESTBED-}" ] || beds=0
+part "contract and cluster tests" .venv/bin/python -m pytest -q -n "$beds" --dist loadfile -m "$select" tests/contract tests/cluster

@@ -1,17 +1,26 @@
-"""The bed that contract and cluster tests share: brought up once for all of them, taken down after the last test."""
+"""The bed that contract and cluster tests share: brought up once for all of them, taken down after the last test.
+
+Under `pytest -n 2` each worker has a bed of its own: the first the machine's, the others beside it. Most of a test's
+time is waiting for Slurm, Kubernetes or a run, so two beds on two cores take little longer for a test than one.
+"""
 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
-from testbed.bed import Bed
-from testbed.facts import Facts
-from testbed.part import STATE, Place
+WORKER = os.environ.get("PYTEST_XDIST_WORKER", "gw0")
+if WORKER != "gw0":  # read once, by testbed.part
+    os.environ["TESTBED_NAME"] = f"{os.environ.get('TESTBED_NAME', '')}{WORKER.removeprefix('g')}"
+
+from testbed.bed import Bed  # noqa: E402
+from testbed.facts import Facts  # noqa: E402
+from testbed.part import STATE, Place  # noqa: E402
 
 OTHERS = "SPEEDRUN_TESTBED"
 
@@ -27,7 +36,8 @@ def place(pytestconfig: pytest.Config) -> Place:
 
     def say(line: str) -> None:
         with capture.global_and_fixture_disabled():
-            print(f"\ntestbed: {line}", end="", flush=True)
+            # A worker's standard output is nobody's; its standard error is that of whoever started pytest.
+            print(f"\ntestbed: {line}", end="", flush=True, file=sys.stderr)
 
     return Place(state=Path(os.environ.get(OTHERS) or STATE), profile="fast", say=say)
 

@@ -8,13 +8,25 @@ from collections.abc import Generator, Iterator
 
 import pytest
 
+from testbed import users
 from testbed.facts import Facts
 from testbed.kubectl import Kubectl, KubectlFailed
 from testbed.kubernetes import Kubernetes
 from testbed.part import Place
+from testbed.processes import wait_for
+from testbed.slurm import Slurm
 
 SHOWN = {"speedruns": ("-o", "yaml"), "events": ("-o", "wide", "--sort-by", ".lastTimestamp")}
 LOG_SHOWN = 6000
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nobodys_jobs(bed: Facts, place: Place) -> None:
+    """Each file finds Slurm empty, whichever files came before it: what their last tests left is ended."""
+    slurm = Slurm(place)
+    for user in users.NAMES:
+        slurm.command("scancel", "-Q", "-u", user)
+    wait_for("Slurm to be empty", lambda: slurm.command("squeue", "-h").stdout == "", timeout=60)
 
 
 @pytest.fixture

@@ -112,7 +112,8 @@ def test_a_used_bed_is_not_taken_down_and_a_waiting_test_run_gets_it_afterwards(
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_start_leaves_nothing(own: Bed, number: signal.Signals) -> None:
-    argv = command(own, "up", "--only", "kubernetes")
+    # Where the tests themselves run in the background, a child would inherit that Ctrl-C is ignored.
+    argv = ["env", "--default-signal=INT", *command(own, "up", "--only", "kubernetes")]
     with subprocess.Popen(argv, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True) as child:
         wait_for("the API server to start", lambda: own.place.processes.alive("kube-apiserver"), timeout=60)
         started = pids(own)

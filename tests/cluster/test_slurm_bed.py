@@ -109,7 +109,7 @@ def test_jobs_run_python_with_torch(shell: Shell, bed: Facts) -> None:
 # -- the login
 
 
-@pytest.mark.parametrize("user", users.NAMES)
+@pytest.mark.parametrize("user", users.NAMES, ids=["first", "second"])
 @pytest.mark.parametrize("prefix", ["", f"{users.CLUSTER_ID}."])
 def test_a_user_comes_in_under_both_names(shell: Shell, user: str, prefix: str) -> None:
     command = Shell(shell.config, f"training-{user}").run("whoami; pwd", "-l", prefix + user)
