@@ -16,7 +16,8 @@ from testbed.part import Place
 from testbed.processes import wait_for
 from testbed.slurm import Slurm
 
-SHOWN = {"speedruns": ("-o", "yaml"), "events": ("-o", "wide", "--sort-by", ".lastTimestamp")}
+SHOWN = {"speedruns": ("-o", "yaml"), "pods": ("-o", "yaml"), "events": ("-o", "wide", "--sort-by", ".lastTimestamp")}
+LOGS = ("operator*.log", "kubelet.log")
 LOG_SHOWN = 6000
 
 
@@ -66,6 +67,6 @@ def pytest_runtest_makereport(
             except (KubectlFailed, subprocess.TimeoutExpired) as error:
                 said = str(error)
             report.sections.append((f"{what} of the test's namespace", said))
-        for log in sorted(names["place"].logs.glob("operator*.log")):
+        for log in (each for pattern in LOGS for each in sorted(names["place"].logs.glob(pattern))):
             report.sections.append((f"end of {log.name}", log.read_text(errors="replace")[-LOG_SHOWN:]))
     return report
