@@ -20,6 +20,7 @@ PACKAGES = (
     "containerd",
     "containernetworking-plugins",
     "faketime",
+    "fish",
     "gcc",
     "git",
     "iproute2",
@@ -37,6 +38,8 @@ PACKAGES = (
     "slurmctld",
     "slurmd",
     "slurmdbd",
+    "tcsh",
+    "zsh",
 )
 SERVICES = frozenset({"mariadbd", "munged", "slurmctld", "slurmd", "slurmdbd", "sshd"})
 

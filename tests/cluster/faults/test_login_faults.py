@@ -225,14 +225,13 @@ def fingerprint(public: Path) -> str:
 
 @pytest.mark.full
 def test_chatty_start_up_files_and_foreign_shells(runs: Speedruns, bed: Facts, gateway: Relay, world: World) -> None:
-    """The whole life of a run through each login shell of this machine, each with a start-up file that prints."""
+    """The whole life of a run through each login shell, each with a start-up file that prints."""
     chatter = "echo 'Submitted batch job 99'\necho '48213|RUNNING|None'\n"
     files = {"bash": ".bashrc", "tcsh": ".tcshrc", "fish": ".config/fish/config.fish", "zsh": ".zshenv", "dash": None}
-    shells = [name for name in files if shutil.which(name)]
     profile = world.home / ".bashrc"
     before = profile.read_text()
     entry = bed.ssh_user
-    for name in shells:
+    for name in files:
         if file := files[name]:
             world.write(file, chatter)
         shell(entry, str(shutil.which(name)))
@@ -248,7 +247,6 @@ def test_chatty_start_up_files_and_foreign_shells(runs: Speedruns, bed: Facts, g
                 (world.home / file).unlink()
             world.write(".bashrc", before)
     gateway.cut()
-    assert {"bash", "dash"} <= set(shells)
 
 
 def shell(user: str, path: str) -> None:
