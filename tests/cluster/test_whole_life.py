@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ import pytest
 from cluster.speedruns import Speedruns, condition, finished, quick, slow, speedrun
 from cluster.test_main_job import job_names, jobs_ever
 from cluster.waiting import until
+from testbed import users
 from testbed.facts import Facts
 from testbed.kubectl import Kubectl, KubectlFailed
 from testbed.operator import Operator
@@ -36,6 +39,10 @@ def runs(operator: Operator, kubectl: Kubectl, namespace: str) -> Speedruns:
 @pytest.fixture
 def slurm(place: Place) -> Slurm:
     return Slurm(place)
+
+
+def log_of(status: dict[str, Any]) -> Path:
+    return Path(status["logPath"].replace("~", f"/home/{users.NAMES[0]}", 1))
 
 
 def change(runs: Speedruns, name: str, spec: str) -> None:
@@ -98,7 +105,22 @@ def test_fewer_results_than_wanted_is_failed_with_the_first_reason(runs: Speedru
     assert "3 of 3 runs have no result; run 0" in condition(status, "Finished")["message"]
 
 
-def test_env_reaches_the_runs_and_reserved_names_are_refused(runs: Speedruns, kubectl: Kubectl) -> None:
+def test_env_and_parameters_reach_each_run_with_its_number_and_arm(runs: Speedruns) -> None:
+    shown = Path(f"/home/{users.NAMES[0]}/show.sh")  # the run's bash reads it first
+    shown.write_text('echo "seen $WHICH of $SIDE, pausing $PARAM_INTERVALMILLISECONDS"\n')
+    shown.chmod(0o644)
+    named = {"BASH_ENV": str(shown), "WHICH": "number $(RUN)", "SIDE": "$(ARM)"}
+    spec = series_spec(2, 2) | {"env": [{"name": name, "value": value} for name, value in named.items()]}
+    spec["recipe"]["parameters"]["intervalMilliseconds"] = "$(RUN)"
+    runs.apply(quick("told") | {"spec": spec})
+    status = runs.wait_finished("told")
+    log = log_of(status).read_text()
+    assert re.findall("^seen .*$", log, re.MULTILINE) == [f"seen number {run} of A, pausing {run}" for run in (0, 1)], (
+        log
+    )
+
+
+def test_names_of_env_that_are_reserved_or_none_are_refused(runs: Speedruns) -> None:
     runs.apply(quick("env") | {"spec": quick("env")["spec"] | {"env": [{"name": "SPEEDRUN_X", "value": "1"}]}})
     status = runs.wait_finished("env")
     assert (status["reason"], "spec.env[0].name" in condition(status, "Admitted")["message"]) == ("InvalidSpec", True)
@@ -226,3 +248,29 @@ def test_namespace_deletion_ends_live_and_queued_runs(runs: Speedruns, slurm: Sl
     names += [runs.wait("two", "submitted", lambda each: bool(each.get("job")))["allocations"][0]["name"]]
     kubectl("delete", "namespace", runs.namespace, "--timeout=60s", timeout=70)
     assert not set(names) & set(job_names(slurm))
+
+
+# Series and stalls in their long forms ------------------------------------------------------------------------------
+
+
+@pytest.mark.full
+def test_a_run_that_is_silent_for_too_long_is_ended_and_not_tried_again(runs: Speedruns, slurm: Slurm) -> None:
+    silent = quick("silent", intervalMilliseconds=300_000)
+    runs.apply(silent | {"spec": silent["spec"] | {"stallTimeoutSeconds": 60}})
+    status = runs.wait_finished("silent", timeout=120)
+    assert (status["phase"], status["reason"]) == ("Failed", "Stalled")
+    assert len(status["allocations"]) == 1
+    until("its job to be gone", lambda: in_slurm(slurm, runs, "silent") == [])
+
+
+@pytest.mark.full
+def test_a_stop_file_ends_the_series_between_runs(runs: Speedruns) -> None:
+    spec = series_spec(3, 3, steps=5) | {"backoffLimit": 0}
+    spec["recipe"]["parameters"]["intervalMilliseconds"] = 500
+    runs.apply(quick("stopped") | {"spec": spec})
+    status = runs.wait("stopped", "in its first run", lambda status: status.get("phase") == "Training")
+    (log_of(status).parent / "stop").touch()
+    status = runs.wait_finished("stopped", timeout=90)
+    assert (status["phase"], status["reason"], status["runsSummary"]) == ("Failed", "Stopped", "1/3")
+    assert [each["reason"] for each in status["runs"]] == ["TargetReached", "Stopped", "Stopped"]
+    assert len(status["allocations"]) == 1

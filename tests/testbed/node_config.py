@@ -145,6 +145,8 @@ def kubelet(layout: Layout, authority: Path) -> str:
         "failSwapOn": False,
         "evictionHard": {"memory.available": "100Mi", "nodefs.available": "1%", "imagefs.available": "1%"},
         "imageGCHighThresholdPercent": 100,
+        # Of its own: a kubelet removes the logs of every pod that it does not know, another bed's too.
+        "podLogsDir": str(layout.directory / "pod-logs"),
         "nodeStatusUpdateFrequency": "2s",
         "nodeStatusReportFrequency": "20s",
         "nodeLeaseDurationSeconds": 8,

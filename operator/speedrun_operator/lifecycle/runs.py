@@ -145,7 +145,10 @@ def _failure(allocation: Allocation, record: RunRecord | None, log: AllocationPr
     if allocation.reason == Reason.JOB_FAILED.value:
         said = allocation.message or "the job's script failed"
         return {"reason": Reason.JOB_FAILED.value, "message": f"{said}{inside}; the log says why"}
-    return {"reason": Reason.NO_RESULT.value, "message": f"there is no result: the log ends {_how_far(record)}"}
+    said = f"there is no result: the log ends {_how_far(record)}"
+    if log is None or log.exit_code is None:
+        said += "; the job's own last line could not be read, so there may be more in it (status.logPath)"
+    return {"reason": Reason.NO_RESULT.value, "message": said}
 
 
 def _how_far(record: RunRecord | None) -> str:

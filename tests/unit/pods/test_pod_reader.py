@@ -54,3 +54,42 @@ async def test_of_what_ended_nothing_is_said_before_its_end_is_certain() -> None
     reader = LogReader(cast(Pods, Broken(130, 10_000)), "modded-nanogpt")
     assert await reader.read(pod("terminated"), 65536)
     assert (reader.whole, reader.behind, reader.progress) == (False, True, None)
+
+
+END = b"2026-07-01T12:00:09Z SPEEDRUN job end exit=0 time=9\n"
+
+
+class Silent(Broken):
+    """The API server whose first answers are whole and empty, as when the kubelet's connection fails."""
+
+    async def log(self, namespace: str, name: str, container: str, *, since: str | None, most: int) -> bytes:
+        if self.sizes:
+            return b""[: self.sizes.pop()]
+        return LOG + END
+
+
+def ended(**terminated: Any) -> dict[str, Any]:
+    made = pod("terminated")
+    made["status"]["containerStatuses"][0]["state"]["terminated"] = terminated
+    return made
+
+
+async def test_an_empty_log_of_a_script_that_ended_by_itself_is_asked_for_again() -> None:
+    reader = LogReader(cast(Pods, Silent(0, 0)), "modded-nanogpt")
+    for _ in range(2):
+        assert not await reader.read(ended(exitCode=0, reason="Completed"), 65536)
+        assert (reader.whole, reader.behind, reader.progress) == (False, False, None)
+    await reader.read(ended(exitCode=0), 65536)
+    await reader.read(ended(exitCode=0), 65536)
+    run = reader.so_far.run(0)
+    assert reader.whole and run is not None and run.progress.final is not None
+
+
+@pytest.mark.parametrize(
+    "terminated",
+    [{"exitCode": 137}, {"exitCode": 1, "reason": "OOMKilled"}, {"exitCode": 128, "reason": "StartError"}, {}],
+)
+async def test_what_was_killed_or_never_began_owes_no_last_line(terminated: dict[str, Any]) -> None:
+    reader = LogReader(cast(Pods, Silent(0)), "modded-nanogpt")
+    await reader.read(ended(**terminated), 65536)
+    assert reader.whole

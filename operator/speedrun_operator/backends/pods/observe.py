@@ -19,6 +19,7 @@ from speedrun_operator.lifecycle.observation import JobState, Observed
 
 Pod = Mapping[str, Any]
 Ending = tuple[str, str | None]
+_NEVER_BEGAN = ("StartError", "ContainerCannotRun")
 NODE_PATIENCE = timedelta(seconds=60)  # beyond its grace period a pod that is deleted may take so long to end
 
 
@@ -92,6 +93,14 @@ def started_containers(pod: Pod) -> tuple[tuple[str, bool], ...]:
     return tuple(sorted((each for each in found if each[0] in ours), key=lambda each: order.index(each[0])))
 
 
+def owes_its_last_line(pod: Pod, container: str) -> bool:
+    """Whether an ended container's script wrote that the job is over: it could, and it does when it is the last one."""
+    terminated = _terminated(pod, container) or {}
+    code = terminated.get("exitCode")
+    able = isinstance(code, int) and code < 128 and terminated.get("reason") not in (*_NEVER_BEGAN, rules.OUT_OF_MEMORY)
+    return able and (container == TRAIN or code != 0)
+
+
 def keeps_its_log(pod: Pod) -> bool:
     """Whether its log is on a volume that outlives it."""
     return any("persistentVolumeClaim" in each for each in _listed(pod, "volumes") if each.get("name") == "cache")
@@ -151,7 +160,7 @@ def _exit(container: str, terminated: Mapping[str, Any]) -> Ending:
         return rules.OUT_OF_MEMORY, f"container {container} used more memory than its limit"
     if word in words.NODE_FAULTS:
         return rules.NODE_LOST, f"{word}: the node lost container {container}, as when it restarts"
-    if word in ("StartError", "ContainerCannotRun"):
+    if word in _NEVER_BEGAN:
         said = terminated.get("message") or word
         return rules.MISSING_BUILD_STEPS, f"container {container} did not start, the image needs bash: {said}"
     if container != TRAIN and code == MISSING_BUILD_STEPS:

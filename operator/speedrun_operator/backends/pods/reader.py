@@ -6,7 +6,7 @@ import logging
 
 from speedrun_operator.backends.pods.keeping import Tail
 from speedrun_operator.backends.pods.logs import Cursor, take
-from speedrun_operator.backends.pods.observe import Pod, keeps_its_log, started_containers
+from speedrun_operator.backends.pods.observe import Pod, keeps_its_log, owes_its_last_line, started_containers
 from speedrun_operator.backends.reading import Reading
 from speedrun_operator.kube.client import ApiError
 from speedrun_operator.kube.pods import Pods
@@ -71,6 +71,8 @@ class LogReader:
                 # ended container has nothing more.
                 self.behind = True
                 return grew
+            if owes_its_last_line(pod, name) and self._reading.progress.exit_code is None:
+                return grew  # an empty answer can be a broken one, too; whoever asks gives up after a while
             self._read.add(name)
             self._current = None
         else:
