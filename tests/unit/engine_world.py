@@ -79,7 +79,9 @@ class ApiServer(Kube):
 class World:
     """One Speedrun under a running engine."""
 
-    def __init__(self, spec: Mapping[str, Any], cluster: Cluster, policy: Policy, rules: Rules) -> None:
+    def __init__(
+        self, spec: Mapping[str, Any], cluster: Cluster, policy: Policy, rules: Rules, backend: MemoryBackend
+    ) -> None:
         self.api = ApiServer()
         self.cluster = cluster
         made = raw(spec)
@@ -95,7 +97,7 @@ class World:
             release_seconds=5,
             rules=rules,
         )
-        self.engine = Engine(kube=self.api, backends={Kind.SLURM: MemoryBackend(cluster)}, setup=setup)
+        self.engine = Engine(kube=self.api, backends={Kind.SLURM: backend}, setup=setup)
 
     @property
     def resource(self) -> Resource:
@@ -125,9 +127,10 @@ async def running_engine(
     spec: Mapping[str, Any] = REPLAY,
     policy: Policy | None = None,
     rules: Rules | None = None,
+    backend: type[MemoryBackend] = MemoryBackend,
 ) -> AsyncIterator[World]:
     """A Speedrun that was just made, and the engine at work on it."""
-    world = World(spec, cluster, policy or Policy(), rules or Rules())
+    world = World(spec, cluster, policy or Policy(), rules or Rules(), backend(cluster))
     task = asyncio.create_task(world.engine.run())
     world.engine.deliver(world.resource)
     try:

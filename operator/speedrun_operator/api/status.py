@@ -155,6 +155,9 @@ class Preparation(StatusModel):
     job_id: str | None = Field(default=None, description="The scheduler's number of the job that makes it.")
     submitted: Moment | None = Field(default=None, description="When that job was submitted.")
     failures: int | None = Field(default=None, description="Attempts that failed while this Speedrun waited.")
+    uncounted: dict[str, int] | None = Field(
+        default=None, description="Of those, by reason, the ones that do not count against backoffLimit."
+    )
     rebuilt: int | None = Field(default=None, description="How often it was found broken and made anew.")
     not_before: Moment | None = Field(default=None, description="It is not asked for again before this.")
     reason: str | None = Field(default=None, description="Why it waits or failed.")

@@ -36,7 +36,7 @@ def of_job(
 ) -> tuple[str | None, str | None]:
     """Reason and message of an allocation that ended. `controller_started`: when Slurm's controller was, last."""
     word, log = seen.reason, seen.log or AllocationProgress()
-    if _nodes_restarted(seen, controller_started):
+    if nodes_restarted(seen, controller_started):
         word = Reason.NODES_RESTARTED.value
     if word not in OWN_ENDS or word == Reason.CANCELLED.value:
         rule = diagnose(word, _all_symptoms(log))
@@ -87,8 +87,9 @@ def may_be_a_restart(seen: Observed) -> bool:
     return seen.state is JobState.ENDED and (seen.reason == Reason.NODE_FAILURE.value or killed)
 
 
-def _nodes_restarted(seen: Observed, controller_started: datetime | None) -> bool:
-    """A platform that adds or removes an account restarts Slurm's controller, and then each node with its jobs.
+def nodes_restarted(seen: Observed, controller_started: datetime | None) -> bool:
+    """Whether that ended a job: a platform that adds or removes an account restarts Slurm's controller, and then each
+    node with its jobs.
 
     Only of jobs that were there before: a controller that is new tells nothing of a node that fails later.
     """

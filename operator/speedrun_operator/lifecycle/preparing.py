@@ -13,7 +13,8 @@ from datetime import datetime, timedelta
 from speedrun_operator.api.phases import AllocationState, Phase, PreparationState, Reason
 from speedrun_operator.api.spec import Backend, Prepare, Spec
 from speedrun_operator.api.status import Allocation, Preparation, Status
-from speedrun_operator.diagnosis import Retry, diagnose, rule_of
+from speedrun_operator.diagnosis import rule_of
+from speedrun_operator.lifecycle import makers
 from speedrun_operator.lifecycle.conditions import MESSAGE_LIMIT
 from speedrun_operator.lifecycle.observation import (
     Busy,
@@ -30,15 +31,6 @@ from speedrun_operator.planning import RunPlan
 from speedrun_operator.preparation.manifest import Manifest
 from speedrun_operator.preparation.needs import Kind, Need, kinds, needs
 
-# What a job that makes an entry may be tried again for. Whoever cancelled it is not waiting for it: this Speedrun is.
-AGAIN = frozenset({
-    Reason.NODE_FAILURE.value, Reason.PREEMPTED.value, Reason.LAUNCH_FAILED.value, Reason.JOB_LOST.value,
-    Reason.CANCELLED.value, Reason.CACHE_MISSING.value,
-})  # fmt: skip
-_BOUNDS = {
-    Reason.TIME_LIMIT.value: "its job reached its time limit: raise the setting prepare.minutes",
-    Reason.OUT_OF_MEMORY.value: "its job used more memory than it was given: raise the setting prepare.memory_gib",
-}
 _LIVE = (PreparationState.QUEUED, PreparationState.RUNNING)
 
 
@@ -180,18 +172,8 @@ def _after_look(record: Preparation, seen: Prepared, situation: Situation, spec:
         return _update(record, PreparationState.RUNNING, None, None).model_copy(update=far)
     if not job.log_complete:
         return record
-    missing = job.log.missing if job.log else None
-    if missing is not None:
-        return _failed(record, Reason.CACHE_MISSING.value, missing, situation, spec)
-    if job.reason == Reason.COMPLETED.value:
-        return _failed(record, Reason.CACHE_MISSING.value, "the entry is not where its job put it", situation, spec)
-    reason = job.reason or Reason.JOB_FAILED.value
-    if reason in _BOUNDS:
-        return _failed(record, reason, _BOUNDS[reason], situation, spec)
-    rule = diagnose(reason, job.log.symptoms if job.log else ())
-    if rule is None or rule.reason == Reason.JOB_FAILED.value:
-        return _failed(record, reason, job.message or "its job failed", situation, spec)
-    return _failed(record, rule.reason, rule.message, situation, spec)
+    reason, words = makers.cause(job, situation.controller_started)
+    return _failed(record, reason, words, situation, spec)
 
 
 def _failed(record: Preparation, reason: str, message: str, situation: Situation, spec: Spec) -> Preparation:
@@ -199,16 +181,20 @@ def _failed(record: Preparation, reason: str, message: str, situation: Situation
     failures = (record.failures or 0) + 1
     where = f"job {record.job_id}, log .cache/jobs/{record.key}/try-{record.attempt}/log below slurm.root"
     said = f"preparing {record.stage} failed: {message} ({where})"
-    rule = rule_of(reason)
-    may = reason in AGAIN or (rule is not None and rule.retry is not Retry.NEVER and reason != Reason.TIME_LIMIT.value)
-    again = may and failures <= max(1, spec.backoff_limit)
+    rule, uncounted = rule_of(reason), dict(record.uncounted or {})
+    free = makers.is_free(reason)
+    if free:
+        uncounted[reason] = uncounted.get(reason, 0) + 1
+    counted = failures - sum(uncounted.values())
+    again = uncounted[reason] <= situation.policy.most_lost if free else counted <= max(1, spec.backoff_limit)
+    again = again and makers.may_follow(reason)
     if reason == Reason.JOB_FAILED.value:
         reason = Reason.PREPARE_FAILED.value
     state = PreparationState.WAITING if again else PreparationState.FAILED
     least = timedelta(seconds=rule.wait_seconds if rule is not None else 0)
-    later = max(_later(failures, situation.policy), least)
+    later = max(_later(max(1, counted), situation.policy), least)
     not_before = (situation.now + later).replace(microsecond=0) if again else None
-    update = {"failures": failures, "not_before": not_before}
+    update = {"failures": failures, "uncounted": uncounted or None, "not_before": not_before}
     return _update(record, state, reason, said).model_copy(update=update)
 
 

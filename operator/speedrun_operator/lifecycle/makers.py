@@ -1,0 +1,54 @@
+"""What became of a job that makes a cache entry: a reason with words that a person can act on, and whether another job
+follows it. As of allocations, but for remedies: such a job is bounded by settings, and belongs to no Speedrun.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from speedrun_operator.api.phases import Reason
+from speedrun_operator.diagnosis import Retry, diagnose, rule_of
+from speedrun_operator.lifecycle.causes import nodes_restarted
+from speedrun_operator.lifecycle.observation import Observed
+
+# What a job that makes an entry may be tried again for. Whoever cancelled it is not waiting for it: this Speedrun is.
+_AGAIN = frozenset({
+    Reason.NODE_FAILURE.value, Reason.PREEMPTED.value, Reason.LAUNCH_FAILED.value, Reason.CANCELLED.value,
+    Reason.CACHE_MISSING.value,
+})  # fmt: skip
+_BOUNDS = {
+    Reason.TIME_LIMIT.value: "its job reached its time limit: raise the setting prepare.minutes",
+    Reason.OUT_OF_MEMORY.value: "its job used more memory than it was given: raise the setting prepare.memory_gib",
+}
+
+
+def cause(job: Observed, controller_started: datetime | None) -> tuple[str, str]:
+    """Reason and words of a job that ended without its entry. `controller_started`: Slurm's controller, last."""
+    missing = job.log.missing if job.log else None
+    if missing is not None:
+        return Reason.CACHE_MISSING.value, missing
+    if job.reason == Reason.COMPLETED.value:
+        return Reason.CACHE_MISSING.value, "the entry is not where its job put it"
+    ended = job.reason or Reason.JOB_FAILED.value
+    if nodes_restarted(job, controller_started):
+        ended = Reason.NODES_RESTARTED.value
+    rule = diagnose(ended, job.log.symptoms if job.log else ())
+    if rule is not None and rule.reason in _BOUNDS:
+        return rule.reason, _BOUNDS[rule.reason]
+    if rule is None or rule.reason == Reason.JOB_FAILED.value:
+        return ended, job.message or "its job failed"
+    if rule.reason == Reason.CANCELLED.value:  # another one follows, so the remedy for a run is none here
+        return rule.reason, job.message or rule.says
+    return rule.reason, rule.message
+
+
+def is_free(reason: str) -> bool:
+    """Whether what ended a job is outside `backoffLimit`, and has a bound of its own."""
+    rule = rule_of(reason)
+    return reason == Reason.JOB_LOST.value or (rule is not None and rule.retry is Retry.FREE)
+
+
+def may_follow(reason: str) -> bool:
+    """Whether another job may bring what one that ended so did not."""
+    rule = rule_of(reason)
+    return reason in _AGAIN or is_free(reason) or (rule is not None and rule.retry is not Retry.NEVER)
