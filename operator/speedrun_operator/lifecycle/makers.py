@@ -8,8 +8,10 @@ from datetime import datetime
 
 from speedrun_operator.api.phases import Reason
 from speedrun_operator.diagnosis import Retry, diagnose, rule_of
+from speedrun_operator.diagnosis.pending import NEVER, waits_for
 from speedrun_operator.lifecycle.causes import nodes_restarted
 from speedrun_operator.lifecycle.observation import Observed
+from speedrun_operator.lifecycle.situation import Policy
 
 # What a job that makes an entry may be tried again for. Whoever cancelled it is not waiting for it: this Speedrun is.
 _AGAIN = frozenset({
@@ -20,6 +22,22 @@ _BOUNDS = {
     Reason.TIME_LIMIT.value: "its job reached its time limit: raise the setting prepare.minutes",
     Reason.OUT_OF_MEMORY.value: "its job used more memory than it was given: raise the setting prepare.memory_gib",
 }
+_NO_NODE = "no node of its partition has what it asks for: lower the settings prepare.cpus and prepare.memory_gib"
+_NEVER = {
+    "BadConstraints": _NO_NODE,
+    "PartitionConfig": _NO_NODE,
+    "PartitionTimeLimit": "its partition allows less time: lower the setting prepare.minutes",
+}
+
+
+def waits(job: Observed) -> str | None:
+    """What a queued job waits for, in words; None where Slurm says nothing."""
+    return _NEVER.get(job.reason) or waits_for(job.reason) if job.reason else None
+
+
+def never_runs(job: Observed, policy: Policy) -> bool:
+    """Whether a queued job can never start as it is, and has shown so for long enough."""
+    return job.reason in NEVER and job.waited_for >= policy.never_after
 
 
 def cause(job: Observed, controller_started: datetime | None) -> tuple[str, str]:

@@ -15,10 +15,11 @@ from speedrun_operator.api.spec import Backend, Prepare, Spec
 from speedrun_operator.api.status import Allocation, Preparation, Status
 from speedrun_operator.diagnosis import rule_of
 from speedrun_operator.lifecycle import makers
-from speedrun_operator.lifecycle.conditions import MESSAGE_LIMIT
+from speedrun_operator.lifecycle.conditions import MESSAGE_LIMIT, word
 from speedrun_operator.lifecycle.observation import (
     Busy,
     JobState,
+    Observed,
     Prepared,
     PrepareOutcome,
     Ready,
@@ -165,7 +166,7 @@ def _after_look(record: Preparation, seen: Prepared, situation: Situation, spec:
         words = f"no witness has known job {record.job_id} for {int(job.unseen_for.total_seconds())} s"
         return _failed(record, Reason.JOB_LOST.value, words, situation, spec)
     if job.state is JobState.QUEUED:
-        return _update(record, PreparationState.QUEUED, job.reason, f"job {record.job_id} waits: {job.reason}")
+        return _queued(record, job, situation.policy)
     if job.state is JobState.RUNNING:
         stage = job.log.own.stage if job.log and job.log.own else None
         far = {"done": stage.done, "total": stage.total, "unit": stage.unit} if stage and stage.total else {}
@@ -174,6 +175,16 @@ def _after_look(record: Preparation, seen: Prepared, situation: Situation, spec:
         return record
     reason, words = makers.cause(job, situation.controller_started)
     return _failed(record, reason, words, situation, spec)
+
+
+def _queued(record: Preparation, job: Observed, policy: Policy) -> Preparation:
+    """What will never start is given up; its job is ended by `resync` once nobody waits for it."""
+    words = makers.waits(job)
+    if makers.never_runs(job, policy):
+        said = f"Slurm will never run job {record.job_id}, which prepares {record.stage} ({job.reason}): {words}"
+        return _update(record, PreparationState.FAILED, Reason.NEVER_RUNS.value, said)
+    reason = word(job.reason) if job.reason else None
+    return _update(record, PreparationState.QUEUED, reason, f"job {record.job_id} waits: {words}" if words else None)
 
 
 def _failed(record: Preparation, reason: str, message: str, situation: Situation, spec: Spec) -> Preparation:

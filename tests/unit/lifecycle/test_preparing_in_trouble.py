@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import pytest
 
@@ -10,7 +10,7 @@ from speedrun_operator.api.phases import Phase, PreparationState
 from speedrun_operator.lifecycle.decide import is_finished
 from speedrun_operator.lifecycle.observation import Observed, Prepared
 from speedrun_operator.lifecycle.situation import Decision
-from unit.builders import JobLog, at, ended, unseen
+from unit.builders import JobLog, at, ended, queued, unseen
 from unit.lifecycle.test_preparing import SPEC, asked, code_is_made, decided, key, making
 
 ONCE = {**SPEC, "backoffLimit": 0}
@@ -81,3 +81,53 @@ def test_restarts_leave_the_retries_that_a_failed_node_has() -> None:
         made = decided(made.status, seconds=4000 * attempt, ensured={code: making(attempt)})
     made = decided(made.status, prepared={code: Prepared(ended(LOG, "NodeFailure"))})
     assert (made.status.phase, made.status.reason) == (Phase.FAILED, "NodeFailure")
+
+
+@pytest.mark.parametrize(
+    ("waits_for", "reason", "says"),
+    [
+        (None, None, None),
+        ("Resources", "Resources", "job 17 waits: no node is free; it starts when one is"),
+        ("Priority", "Priority", "job 17 waits: jobs of higher priority go first"),
+        (
+            "ReqNodeNotAvail, UnavailableNodes:slurm-h100-0",
+            "ReqNodeNotAvail",
+            "job 17 waits: nodes that it needs are down, drained or reserved; it starts when they are back "
+            "(slurm-h100-0)",
+        ),
+        (
+            "PartitionTimeLimit",
+            "PartitionTimeLimit",
+            "job 17 waits: its partition allows less time: lower the setting prepare.minutes",
+        ),
+    ],
+)
+def test_what_a_queued_job_waits_for_is_said_in_words(
+    waits_for: str | None, reason: str | None, says: str | None
+) -> None:
+    seen = after(queued(waits_for))
+    record = seen.status.preparing[0]
+    assert (record.state, record.reason, record.message) == (PreparationState.QUEUED, reason, says)
+    assert (seen.status.phase, seen.status.reason) == (Phase.PREPARING, reason)
+
+
+@pytest.mark.parametrize(
+    ("reason", "remedy"),
+    [
+        ("PartitionTimeLimit", "lower the setting prepare.minutes"),
+        ("BadConstraints", "lower the settings prepare.cpus and prepare.memory_gib"),
+        ("PartitionConfig", "lower the settings prepare.cpus and prepare.memory_gib"),
+        ("InvalidAccount", "see spec.slurm.account"),
+    ],
+)
+def test_a_job_that_slurm_will_never_start_is_given_up(reason: str, remedy: str) -> None:
+    assert not is_finished(after(queued(reason, waited_for=timedelta(seconds=59))).status)
+    assert not is_finished(after(queued("Resources", waited_for=timedelta(days=9))).status)
+    seen = after(queued(reason, waited_for=timedelta(seconds=60)))
+    assert is_finished(seen.status)
+    assert (seen.status.phase, seen.status.reason) == (Phase.FAILED, "NeverRuns")
+    assert seen.status.preparing[0].state is PreparationState.FAILED
+    [told] = [each for each in seen.notices if each.reason == "NeverRuns"]
+    assert told.warning
+    assert f"Slurm will never run job 17, which prepares code ({reason}): " in told.message
+    assert remedy in told.message
