@@ -25,7 +25,7 @@ class Admission:
 
 
 def held(waits: Preparation) -> Admission:
-    """The admission of what could be submitted but for an entry that cannot be prepared now."""
+    """The admission of what could be submitted but for an entry that cannot be prepared (now)."""
     return Admission(False, False, waits.reason or Reason.PREPARING.value, waits.message or "")
 
 

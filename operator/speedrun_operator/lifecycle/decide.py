@@ -104,8 +104,8 @@ def _live(situation: Situation, old: Status, spec: Spec) -> Decision:
     end = outcome(runs, allocations, _target(old.plan))
     status, summed = summary.summed_up(situation, old, allocations, runs, end, spec)
     status = preparing.shown(status, made, live=end is None)
-    if not allocations and made.waits is not None:
-        says = [admission.held(made.waits).say()]
+    if not allocations and (held := made.refused or made.waits) is not None:
+        says = [admission.held(held).say()]
     needed = may and end is None and any(map(giving_up.is_waiting, runs))
     times = [] if end is not None else [old.next_attempt_time, ending.deadline(old, spec), *made.not_before()]
     return _decision(

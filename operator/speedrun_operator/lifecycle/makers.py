@@ -9,6 +9,7 @@ from datetime import datetime
 from speedrun_operator.api.phases import Reason
 from speedrun_operator.diagnosis import Retry, diagnose, rule_of
 from speedrun_operator.diagnosis.pending import NEVER, waits_for
+from speedrun_operator.diagnosis.refusals import remedy
 from speedrun_operator.lifecycle.causes import nodes_restarted
 from speedrun_operator.lifecycle.observation import Observed
 from speedrun_operator.lifecycle.situation import Policy
@@ -22,12 +23,28 @@ _BOUNDS = {
     Reason.TIME_LIMIT.value: "its job reached its time limit: raise the setting prepare.minutes",
     Reason.OUT_OF_MEMORY.value: "its job used more memory than it was given: raise the setting prepare.memory_gib",
 }
-_NO_NODE = "no node of its partition has what it asks for: lower the settings prepare.cpus and prepare.memory_gib"
+_SMALLER = "lower the settings prepare.cpus and prepare.memory_gib"
 _NEVER = {
-    "BadConstraints": _NO_NODE,
-    "PartitionConfig": _NO_NODE,
+    "BadConstraints": f"no node has what it asks for: {_SMALLER}",
+    "PartitionConfig": f"its partition has no node such as it asks for: {_SMALLER}",
     "PartitionTimeLimit": "its partition allows less time: lower the setting prepare.minutes",
 }
+_REFUSED = (
+    (
+        "partition name",
+        "the cluster has no such partition: use one that `sinfo` lists as spec.slurm.partition, "
+        "or as the setting prepare.partition, which goes first",
+    ),
+    ("time limit is invalid", "lower the setting prepare.minutes: the partition allows less"),
+    ("node configuration is not available", f"no node of the partition has so many CPUs or so much memory: {_SMALLER}"),
+    ("accounting/QOS policy", f"{_SMALLER}, or use another account or qos"),
+)
+
+
+def refused(said: str) -> str:
+    """What sbatch said of a job that it refused for good, with what a person can do about it."""
+    advice = next((words for text, words in _REFUSED if text in said), None) or remedy(said)
+    return f"{said}; {advice}" if advice else said
 
 
 def waits(job: Observed) -> str | None:
@@ -53,6 +70,8 @@ def cause(job: Observed, controller_started: datetime | None) -> tuple[str, str]
     rule = diagnose(ended, job.log.symptoms if job.log else ())
     if rule is not None and rule.reason in _BOUNDS:
         return rule.reason, _BOUNDS[rule.reason]
+    if ended == Reason.SUBMISSION_REJECTED.value:
+        return ended, f"{job.message}; {_SMALLER}"
     if rule is None or rule.reason == Reason.JOB_FAILED.value:
         return ended, job.message or "its job failed"
     if rule.reason == Reason.CANCELLED.value:  # another one follows, so the remedy for a run is none here

@@ -54,6 +54,12 @@ class Preparing:
         """The entry that could not be asked for, with the reason."""
         return next((each for each in self.records if each.state is PreparationState.WAITING and each.reason), None)
 
+    @property
+    def refused(self) -> Preparation | None:
+        """The entry whose job Slurm does not take: only another spec, or other settings, help."""
+        rejected = self.failed is not None and self.failed.reason == Reason.SUBMISSION_REJECTED.value
+        return self.failed if rejected else None
+
     def not_before(self) -> list[datetime]:
         return [each.not_before for each in self.records if each.not_before is not None]
 
@@ -151,7 +157,7 @@ def _after_asking(record: Preparation, outcome: PrepareOutcome) -> Preparation:
             update = {"attempt": attempt, "job_id": job_id, "submitted": submitted, "rebuilt": rebuilt or None}
             return made.model_copy(update={**update, "not_before": None})
         case Rejected(reason=reason, message=message):
-            return _update(record, PreparationState.FAILED, reason, message)
+            return _update(record, PreparationState.FAILED, reason, makers.refused(message))
         case Busy(reason=reason, message=message) | Unknown(reason=reason, message=message):
             return _update(record, PreparationState.WAITING, reason, message)
 

@@ -8,7 +8,7 @@ import pytest
 
 from speedrun_operator.api.phases import Phase, PreparationState
 from speedrun_operator.lifecycle.decide import is_finished
-from speedrun_operator.lifecycle.observation import Observed, Prepared
+from speedrun_operator.lifecycle.observation import Observed, Prepared, Rejected
 from speedrun_operator.lifecycle.situation import Decision
 from unit.builders import JobLog, at, ended, queued, unseen
 from unit.lifecycle.test_preparing import SPEC, asked, code_is_made, decided, key, making
@@ -131,3 +131,32 @@ def test_a_job_that_slurm_will_never_start_is_given_up(reason: str, remedy: str)
     assert told.warning
     assert f"Slurm will never run job 17, which prepares code ({reason}): " in told.message
     assert remedy in told.message
+
+
+@pytest.mark.parametrize(
+    ("said", "remedy"),
+    [
+        ("sbatch: error: Invalid partition name specified", "or as the setting prepare.partition"),
+        ("Invalid account or account/partition combination specified", "correct spec.slurm.account"),
+        ("Invalid qos specification", "correct spec.slurm.qos"),
+        ("Requested time limit is invalid (missing or exceeds some limit)", "lower the setting prepare.minutes"),
+        ("Requested node configuration is not available", "lower the settings prepare.cpus and prepare.memory_gib"),
+        ("Requested reservation is invalid", "correct spec.slurm.reservation"),
+        ("it will not have it", ""),
+    ],
+)
+def test_what_sbatch_refuses_is_said_with_a_remedy(said: str, remedy: str) -> None:
+    first = decided()
+    seen = decided(
+        first.status, ensured={key(first, "code"): Rejected("SubmissionRejected", f"sbatch refused: {said}")}
+    )
+    words = f"sbatch refused: {said}"
+    assert (seen.status.phase, seen.status.reason) == (Phase.FAILED, "SubmissionRejected")
+    conditions = {str(each.type): each for each in seen.status.conditions}
+    for name, status in (("Admitted", "False"), ("Finished", "True")):
+        found = conditions[name]
+        assert (found.status, found.reason) == (status, "SubmissionRejected")
+        assert found.message.startswith(words) and remedy in found.message
+    [told] = [each for each in seen.notices if each.warning]
+    assert (told.reason, told.message) == ("SubmissionRejected", conditions["Admitted"].message)
+    assert "spec.timeLimitSeconds" not in told.message
