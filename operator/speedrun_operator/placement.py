@@ -34,9 +34,16 @@ def place(plan: RunPlan, facts: ClusterFacts | None, settled: PlanSummary | None
     if settled is not None:
         known = facts.partition(settled.partition) if facts and settled.partition else None
         usable = usable_nodes(known, settled.gpu_type, plan.gpu_count) if known else None
-        return replace(plan, partition=settled.partition or "", gpu_type=settled.gpu_type, usable_nodes=usable)
+        return replace(
+            plan,
+            partition=settled.partition or "",
+            gpu_type=settled.gpu_type,
+            usable_nodes=usable,
+            most_minutes=known.most_minutes if known else None,
+        )
     if plan.gpu_count == 0:
-        return plan
+        known = facts.partition(plan.partition) if facts and plan.partition else None
+        return replace(plan, most_minutes=known.most_minutes) if known else plan
     if facts is None:
         message = "what GPUs the cluster has is not known yet; it is asked with sinfo"
         return plan if plan.partition else Later(Reason.CLUSTER_UNKNOWN.value, message)
@@ -60,7 +67,13 @@ def place(plan: RunPlan, facts: ClusterFacts | None, settled: PlanSummary | None
     if too_old := _driver_too_old(best, plan, facts):
         return too_old
     gpu_type = best.gpu_type or plan.gpu_type
-    return replace(plan, partition=best.partition.name, gpu_type=gpu_type, usable_nodes=best.usable)
+    return replace(
+        plan,
+        partition=best.partition.name,
+        gpu_type=gpu_type,
+        usable_nodes=best.usable,
+        most_minutes=best.partition.most_minutes,
+    )
 
 
 def _place(partition: Partition, gpu_type: str | None, plan: RunPlan) -> _Place | None:

@@ -71,7 +71,8 @@ class RunPlan:
 
     `parameters` and `env` are as they were written; `runs` has them for each run. `gpu_types`: those that the recipe
     and the spec allow, the best first; none: any. `driver`: the oldest major version of NVIDIA's that will do.
-    `usable_nodes`: how many nodes can run it, as far as that is known. `secret_env` are the names of variables whose
+    `usable_nodes`: how many nodes can run it, as far as that is known; `most_minutes`: the longest time limit that its
+    partition takes, where that is known and there is one. `secret_env` are the names of variables whose
     values go another way than the script: in `sealed`, which is there only while it is submitted, or by `secret_refs`.
     `data_files`: the files that `data` must have. `layouts`: those that the code may have; `patch_ref` and `git_ref`:
     where the patch and the repository's secret are, for whoever fetches the code by itself.
@@ -104,6 +105,7 @@ class RunPlan:
     secret_env: tuple[str, ...] = ()
     secret_refs: tuple[tuple[str, KeyRef], ...] = ()
     usable_nodes: int | None = None
+    most_minutes: int | None = None
     runs: tuple[PlannedRun, ...] = ()
     data: Data | None = None
     data_files: tuple[str, ...] = ()

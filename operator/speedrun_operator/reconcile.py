@@ -307,7 +307,7 @@ class Engine:
             async with lent(slots):
                 plan_, waiting = await self._planner.plan(resource, look=forbidden is None)
                 if forbidden is None and waiting is None and kind_of(resource) is Kind.SLURM:
-                    plan_, waiting = await around.placed(resource, plan_)
+                    plan_, waiting = await around.placed(resource, plan_, observed.values())
                 seen = [*observed.values(), *(each.job for each in prepared.values())]
                 controller_started = await around.controller_started(seen)
             if entry.resource is not resource:  # it changed meanwhile

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from datetime import datetime
 
 from speedrun_operator.api.cluster import ClusterState
+from speedrun_operator.api.phases import Reason
 from speedrun_operator.api.resource import Resource
 from speedrun_operator.backends.base import Backend, Snapshot
 from speedrun_operator.clock import Clock
@@ -29,6 +30,8 @@ GOOD_FOR = 60.0
 FRESH = 10.0
 
 Plan = RunPlan | Refusal | None
+# What is followed by a job whose time limit depends on what the partition allows.
+_BOUND_BY_TIME = frozenset({Reason.TIME_LIMIT.value, Reason.CACHE_MISSING.value})
 
 
 class Surroundings:
@@ -66,8 +69,10 @@ class Surroundings:
                     self._silence = answer
             return self.facts
 
-    async def placed(self, resource: Resource, plan: Plan) -> tuple[Plan, Waiting | None]:
-        """The plan at its place in the cluster; or what it waits for until it has one.
+    async def placed(
+        self, resource: Resource, plan: Plan, seen: Iterable[Observed] = ()
+    ) -> tuple[Plan, Waiting | None]:
+        """The plan at its place in the cluster; or what it waits for until it has one. `seen`: its jobs, now.
 
         What stands against it is looked at again first: a refusal is for good. A cluster whose provider says that it is
         not ready is not asked.
@@ -77,8 +82,8 @@ class Surroundings:
         if self._backend is None or not isinstance(plan, RunPlan):
             return plan, None
         if resource.status.allocations and not is_of_another(resource):
-            faulty = plan.gpu_count > 0 and any(map(keeps_off, resource.status.allocations))
-            placed = place(plan, await self.look(GOOD_FOR) if faulty else None, resource.status.plan)
+            facts = await self.look(GOOD_FOR) if _needs_facts(resource, plan, seen) else None
+            placed = place(plan, facts, resource.status.plan)
         elif plan.gpu_count == 0:
             placed = place(plan, self.facts)
         else:
@@ -97,3 +102,12 @@ class Surroundings:
             return None
         facts = await self.look(FRESH)
         return facts.controller_started if facts else None
+
+
+def _needs_facts(resource: Resource, plan: RunPlan, seen: Iterable[Observed]) -> bool:
+    """Whether what follows on its jobs depends on the cluster: a node to keep off, or a partition's longest time."""
+    status = resource.status
+    if plan.gpu_count > 0 and any(map(keeps_off, status.allocations)):
+        return True
+    ends = {*(each.reason for each in status.allocations), *(each.reason for each in seen)}
+    return status.plan is not None and status.plan.partition is not None and bool(_BOUND_BY_TIME & ends)

@@ -234,3 +234,14 @@ def test_any_gpu_will_do_for_a_recipe_that_names_none() -> None:
     )
     assert isinstance(found, RunPlan)
     assert (found.partition, found.gpu_type) == ("gpu", None)
+
+
+@pytest.mark.parametrize(("limit", "most"), [("infinite", None), ("4:00:00", 240)])
+def test_the_longest_time_of_the_partition_is_known(limit: str, most: int | None) -> None:
+    sinfo = f"h100|up|{limit}|2|idle|gpu:h100:8|x\n"
+    first = placed(sinfo)
+    assert isinstance(first, RunPlan)
+    later = place(first, ClusterFacts(parse_sinfo(sinfo)), first.summary())
+    unknown = place(first, None, first.summary())
+    assert isinstance(later, RunPlan) and isinstance(unknown, RunPlan)
+    assert (first.most_minutes, later.most_minutes, unknown.most_minutes) == (most, most, None)

@@ -138,3 +138,19 @@ async def test_the_next_job_keeps_off_a_node_with_a_faulty_gpu(
         assert [each.reason for each in status.allocations] == ["GpuFault", "Completed"]
         assert [plan.slurm.exclude for plan in plans] == [spec.get("slurm", {}).get("exclude", []), excluded]
         assert status.allocations[1].avoids == (("node-0",) if "node-0" in excluded else None)
+
+
+@pytest.mark.parametrize(("most", "minutes"), [("infinite", [60, 120]), ("1:30:00", [60, 90]), ("1:00:00", [60])])
+async def test_a_job_at_its_time_limit_gets_what_the_partition_allows(most: str, minutes: list[int]) -> None:
+    plans: list[RunPlan] = []
+
+    def too_long(plan: RunPlan) -> Iterable[Step]:
+        plans.append(plan)
+        return (Job.start, lambda job: job.end(Reason.TIME_LIMIT))
+
+    place = cluster(H100.replace("infinite", most))
+    place.script = too_long
+    async with running_engine(place, NANOGPT) as world:
+        status = await world.until("finished", lambda status: status.phase is Phase.FAILED)
+        assert status.reason == "TimeLimit"
+        assert [plan.time_limit_minutes for plan in plans] == minutes

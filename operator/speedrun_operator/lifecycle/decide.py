@@ -87,7 +87,8 @@ def _live(situation: Situation, old: Status, spec: Spec) -> Decision:
     old, suspended_says = suspension(old, spec, now)
     late = ending.overdue(old, spec, now)
     allocations = tuple(_moved(each, situation) for each in old.allocations)
-    retries = retry.Retries.after(old.allocations, allocations, spec, situation.policy)
+    planned = situation.plan if isinstance(situation.plan, RunPlan) else None
+    retries = retry.Retries.after(old.allocations, allocations, spec, situation.policy, planned)
     runs = _runs(situation, old, allocations, retries, spec)
     allocations = ending.marked(allocations, situation, spec, late)
     made = preparing.prepared(situation, old, allocations, spec)

@@ -16,27 +16,41 @@ from speedrun_operator.api.spec import Spec
 from speedrun_operator.api.status import Allocation, Run
 from speedrun_operator.diagnosis import Retry, rule_of
 from speedrun_operator.lifecycle.situation import Policy
+from speedrun_operator.planning import RunPlan
 
 MORE_TIME = 2  # so many times the recipe's own time limit
 
 
+def more_minutes(plan: RunPlan) -> int | None:
+    """The time limit of a job for runs that the recipe's own ended; None: their partition allows no more."""
+    doubled = MORE_TIME * plan.time_limit_minutes
+    most = doubled if plan.most_minutes is None else min(doubled, plan.most_minutes)
+    return most if most > plan.time_limit_minutes else None
+
+
 @dataclass(frozen=True, slots=True)
 class Retries:
-    """All allocations so far, and the limits. `fresh`: those whose end is news, by id."""
+    """All allocations so far, and the limits. `fresh`: those whose end is news, by id. `plan`: as the next would be."""
 
     allocations: tuple[Allocation, ...]
     fresh: frozenset[int]
     spec: Spec
     policy: Policy
+    plan: RunPlan | None = None
 
     @classmethod
     def after(
-        cls, before: tuple[Allocation, ...], allocations: tuple[Allocation, ...], spec: Spec, policy: Policy
+        cls,
+        before: tuple[Allocation, ...],
+        allocations: tuple[Allocation, ...],
+        spec: Spec,
+        policy: Policy,
+        plan: RunPlan | None = None,
     ) -> Retries:
         """`allocations` as they are now, `before` as they were when it was last decided."""
         known = {each.id for each in before if each.state is AllocationState.ENDED}
         ended = {each.id for each in allocations if each.state is AllocationState.ENDED}
-        return cls(allocations, frozenset(ended - known), spec, policy)
+        return cls(allocations, frozenset(ended - known), spec, policy, plan)
 
     def given_back(self, run: Run, allocation: Allocation, *, trained: bool = False) -> Run:
         """`run` after `allocation` ended without a result of it: to be run again, or failed for good.
@@ -47,6 +61,9 @@ class Retries:
         limit = self.spec.backoff_limit
         if self._again(run, allocation, failures, trained):
             return Run(index=run.index, arm=run.arm, phase=Phase.PENDING)
+        if run.reason == Reason.TIME_LIMIT.value and (most := self._longest(allocation)):
+            words = f"{run.message or ''}; its partition allows no more than {most} min: see spec.slurm.partition"
+            return run.model_copy(update={"message": words})
         rule = rule_of(run.reason)
         if rule is not None and rule.retry is Retry.LIMITED and rule.runs_again(trained=trained) and limit:
             message = f"{failures} allocations failed, and backoffLimit is {limit}; the last: "
@@ -82,13 +99,21 @@ class Retries:
         if allocation.reason == Reason.JOB_LOST.value:
             return self._times(run, allocation.reason) <= self.policy.most_lost
         if run.reason == Reason.TIME_LIMIT.value and not trained:
-            return self.spec.time_limit_seconds is None and allocation.time_limit_seconds is None
+            own = self.spec.time_limit_seconds is None and allocation.time_limit_seconds is None
+            return own and (self.plan is None or more_minutes(self.plan) is not None)
         rule = rule_of(run.reason)
         if rule is None or allocation.ending is not None or not rule.runs_again(trained=trained):
             return False
         if rule.retry is Retry.FREE:
             return self._times(run, rule.reason) <= self.policy.most_lost
         return failures <= self.spec.backoff_limit
+
+    def _longest(self, allocation: Allocation) -> int | None:
+        """The minutes that the partition allows, where `allocation` had all of them."""
+        if self.plan is None or self.plan.most_minutes is None:
+            return None
+        given = allocation.time_limit_seconds or 60 * self.plan.time_limit_minutes
+        return self.plan.most_minutes if given >= 60 * self.plan.most_minutes else None
 
     def _times(self, run: Run, reason: str) -> int:
         return sum(each.reason == reason and run.index in each.runs for each in self.allocations)

@@ -10,7 +10,7 @@ from speedrun_operator.api.status import Allocation, Run
 from speedrun_operator.diagnosis import rule_of
 from speedrun_operator.lifecycle.code import is_open
 from speedrun_operator.lifecycle.observation import JobState
-from speedrun_operator.lifecycle.retry import MORE_TIME
+from speedrun_operator.lifecycle.retry import more_minutes
 from speedrun_operator.lifecycle.situation import Situation, Submit
 from speedrun_operator.planning import RunPlan
 
@@ -71,7 +71,8 @@ def _more_time(
     if spec.time_limit_seconds is not None or not isinstance(situation.plan, RunPlan):
         return None
     ended = any(each.reason == Reason.TIME_LIMIT.value and runs & {*each.runs} for each in allocations)
-    return MORE_TIME * situation.plan.time_limit_minutes * 60 if ended else None
+    minutes = more_minutes(situation.plan)
+    return 60 * minutes if ended and minutes else None
 
 
 def to_submit(situation: Situation, allocations: tuple[Allocation, ...]) -> tuple[Submit, ...]:

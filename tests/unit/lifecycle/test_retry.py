@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -12,7 +13,8 @@ from speedrun_operator.api.spec import Spec
 from speedrun_operator.api.status import Allocation, Run
 from speedrun_operator.lifecycle.retry import Retries
 from speedrun_operator.lifecycle.situation import Policy
-from unit.builders import NOON, at
+from speedrun_operator.planning import RunPlan
+from unit.builders import NOON, at, plan_of, resource
 
 POLICY = Policy()
 INFRASTRUCTURE = {"NodeFailure", "Preempted", "LaunchFailed", "SourceUnreachable"}
@@ -106,6 +108,29 @@ def test_more_time_is_given_once_and_only_where_the_spec_sets_no_limit() -> None
     assert not is_run_again(retries((first,)).given_back(run, first, trained=True))
     spec = Spec.model_validate({"recipe": {"name": "replay"}, "timeLimitSeconds": 3600})
     assert not is_run_again(Retries((first,), frozenset({0}), spec, POLICY).given_back(run, first))
+
+
+@pytest.mark.parametrize(
+    ("most", "again"),
+    [
+        pytest.param(None, True, id="the partition has no limit"),
+        pytest.param(22, True, id="it allows twice the time"),
+        pytest.param(12, True, id="or some more"),
+        pytest.param(11, False, id="it allows no more"),
+    ],
+)
+def test_more_time_is_given_where_the_partition_has_it(most: int | None, again: bool) -> None:
+    each = resource()
+    plan = plan_of(each)
+    assert isinstance(plan, RunPlan) and each.spec and plan.time_limit_minutes == 11
+    first, run = allocation(0, "TimeLimit"), failed(reason="TimeLimit")
+    after = Retries((first,), frozenset({0}), each.spec, POLICY, replace(plan, most_minutes=most)).given_back(
+        run, first
+    )
+    assert is_run_again(after) is again
+    if not again:
+        assert after.reason == "TimeLimit"
+        assert "its partition allows no more than 11 min: see spec.slurm.partition" in (after.message or "")
 
 
 @pytest.mark.parametrize(

@@ -45,6 +45,8 @@ def arguments(plan: RunPlan, limits: Limits, scope: str) -> list[str]:
     """sbatch's arguments but for paths and the job's name. `scope`: which operators may end it."""
     options = plan.slurm
     partition = limits.partition or plan.partition
+    there = partition == plan.partition
+    minutes = min(limits.minutes, plan.most_minutes) if there and plan.most_minutes else limits.minutes
     found = [
         "--parsable",
         f"--comment=speedrun-prepare {scope}",
@@ -54,7 +56,7 @@ def arguments(plan: RunPlan, limits: Limits, scope: str) -> list[str]:
         "--ntasks=1",
         f"--cpus-per-task={limits.cpus}",
         f"--mem={limits.memory_mib}M",
-        f"--time={limits.minutes}",
+        f"--time={minutes}",
         "--gres=none",
     ]
     named = {"partition": partition, "account": options.account, "qos": options.qos}
