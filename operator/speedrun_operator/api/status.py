@@ -158,6 +158,7 @@ class Preparation(StatusModel):
     uncounted: dict[str, int] | None = Field(
         default=None, description="Of those, by reason, the ones that do not count against backoffLimit."
     )
+    avoids: tuple[str, ...] | None = Field(default=None, description="Nodes that were broken under earlier attempts.")
     rebuilt: int | None = Field(default=None, description="How often it was found broken and made anew.")
     not_before: Moment | None = Field(default=None, description="It is not asked for again before this.")
     reason: str | None = Field(default=None, description="Why it waits or failed.")

@@ -4,9 +4,11 @@ follows it. As of allocations, but for remedies: such a job is bounded by settin
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 
 from speedrun_operator.api.phases import Reason
+from speedrun_operator.api.spec import SLURM_WORD
 from speedrun_operator.diagnosis import Retry, diagnose, rule_of
 from speedrun_operator.diagnosis.pending import NEVER, waits_for
 from speedrun_operator.diagnosis.refusals import remedy
@@ -77,6 +79,13 @@ def cause(job: Observed, controller_started: datetime | None) -> tuple[str, str]
     if rule.reason == Reason.CANCELLED.value:  # another one follows, so the remedy for a run is none here
         return rule.reason, job.message or rule.says
     return rule.reason, rule.message
+
+
+def broken_node(job: Observed, reason: str) -> str | None:
+    """The node of a job that ended for a fault of its node."""
+    rule = rule_of(reason)
+    broken = rule is not None and rule.avoids and job.node is not None and re.fullmatch(SLURM_WORD, job.node)
+    return job.node if broken else None
 
 
 def is_free(reason: str) -> bool:

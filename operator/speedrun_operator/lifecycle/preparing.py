@@ -128,8 +128,16 @@ def _asks(records: dict[Kind, Preparation], wanted: Iterable[Need], situation: S
         there = all(records[kind].state is PreparationState.READY for kind in need.after if kind in records)
         due = record.not_before is None or situation.now >= record.not_before
         if there and due:
-            asks.append(Ask(need, -1 if record.attempt is None else record.attempt))
+            attempt = -1 if record.attempt is None else record.attempt
+            asks.append(Ask(need, attempt, _avoided(record, situation)))
     return tuple(asks)
+
+
+def _avoided(record: Preparation, situation: Situation) -> tuple[str, ...]:
+    """Nodes that were broken under earlier attempts, where there are others."""
+    nodes, plan = record.avoids or (), situation.plan
+    usable = plan.usable_nodes if isinstance(plan, RunPlan) else None
+    return nodes if usable is not None and len(nodes) < usable else ()
 
 
 def _moved(record: Preparation, need: Need, situation: Situation, spec: Spec) -> Preparation:
@@ -180,6 +188,8 @@ def _after_look(record: Preparation, seen: Prepared, situation: Situation, spec:
     if not job.log_complete:
         return record
     reason, words = makers.cause(job, situation.controller_started)
+    if node := makers.broken_node(job, reason):
+        record = record.model_copy(update={"avoids": tuple(sorted({*(record.avoids or ()), node}))})
     return _failed(record, reason, words, situation, spec)
 
 

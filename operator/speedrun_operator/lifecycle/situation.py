@@ -76,10 +76,11 @@ class Submit:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """Ask for a cache entry; attempts up to `after` are known to have ended without it."""
+    """Ask for a cache entry; attempts up to `after` are known to have ended without it. `avoid`: nodes to keep off."""
 
     need: Need
     after: int
+    avoid: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

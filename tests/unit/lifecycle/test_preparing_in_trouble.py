@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -10,7 +12,8 @@ from speedrun_operator.api.phases import Phase, PreparationState
 from speedrun_operator.lifecycle.decide import is_finished
 from speedrun_operator.lifecycle.observation import Observed, Prepared, Rejected
 from speedrun_operator.lifecycle.situation import Decision
-from unit.builders import JobLog, at, ended, queued, unseen
+from speedrun_operator.planning import RunPlan
+from unit.builders import JobLog, at, ended, plan_of, queued, resource, unseen
 from unit.lifecycle.test_preparing import SPEC, asked, code_is_made, decided, key, making
 
 ONCE = {**SPEC, "backoffLimit": 0}
@@ -160,3 +163,32 @@ def test_what_sbatch_refuses_is_said_with_a_remedy(said: str, remedy: str) -> No
     [told] = [each for each in seen.notices if each.warning]
     assert (told.reason, told.message) == ("SubmissionRejected", conditions["Admitted"].message)
     assert "spec.timeLimitSeconds" not in told.message
+
+
+PYXIS = ("pyxis: couldn't start container", "srun: error: node-a: task 0: Exited with exit code 1")
+
+
+@pytest.mark.parametrize(
+    ("usable", "line", "avoid"),
+    [
+        pytest.param(2, PYXIS[0], ("node-a",), id="a node without a working Pyxis"),
+        pytest.param(2, "srun: error: Node failure on node-a", (), id="a node that failed, and will be back"),
+        pytest.param(1, PYXIS[0], (), id="there is no other"),
+        pytest.param(None, PYXIS[0], (), id="nobody knows whether there is another"),
+    ],
+)
+def test_the_next_job_keeps_off_a_broken_node(usable: int | None, line: str, avoid: tuple[str, ...]) -> None:
+    plan = plan_of(resource(SPEC))
+    assert isinstance(plan, RunPlan)
+    changes: dict[str, Any] = {"plan": replace(plan, usable_nodes=usable)}
+    made = code_is_made()
+    job = ended(LOG.line(line, PYXIS[1]), "JobFailed")
+    made = decided(made.status, prepared={key(made, "code"): Prepared(job)}, **changes)
+    [ask] = decided(made.status, seconds=60, **changes).prepare
+    assert (ask.after, ask.avoid) == (0, avoid)
+    # Nor does the one after that come back to it.
+    made = decided(made.status, seconds=60, ensured={key(made, "code"): making(1)}, **changes)
+    other = ended(LOG.line("srun: error: Node failure on node-b"), "JobFailed", node="node-b")
+    made = decided(made.status, prepared={key(made, "code"): Prepared(other)}, **changes)
+    [ask] = decided(made.status, seconds=600, **changes).prepare
+    assert (ask.after, ask.avoid) == (1, avoid)

@@ -128,7 +128,7 @@ class SlurmBackend:
             prefix=prepare.job_prefix(self._cluster, need.key),
             after=ask.after,
             since=datetime.now(UTC),
-            arguments=prepare.arguments(plan, self._site.prepare, self._site.scope),
+            arguments=prepare.arguments(plan, self._site.prepare, self._site.scope, ask.avoid),
             script=prepare.render(plan, need, self._site.root, self._site.python),
             package=len(package),
         )

@@ -5,6 +5,7 @@ The job holds no GPU, belongs to no Speedrun, and is bounded in CPUs, memory and
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from speedrun_operator import __version__
@@ -41,8 +42,13 @@ def attempts(key: str) -> str:
     return f"{JOBS}/{key}"
 
 
-def arguments(plan: RunPlan, limits: Limits, scope: str) -> list[str]:
-    """sbatch's arguments but for paths and the job's name. `scope`: which operators may end it."""
+def arguments(plan: RunPlan, limits: Limits, scope: str, avoid: Sequence[str] = ()) -> list[str]:
+    """sbatch's arguments but for paths and the job's name. `scope`: which operators may end it. `avoid`: nodes of the
+    plan's partition to keep off.
+
+    What names nodes for their GPUs (constraint, nodeList) is not for a job without any. In a partition of its own the
+    spec's reservation does not hold, either, and how many nodes are left is not known.
+    """
     options = plan.slurm
     partition = limits.partition or plan.partition
     there = partition == plan.partition
@@ -59,7 +65,13 @@ def arguments(plan: RunPlan, limits: Limits, scope: str) -> list[str]:
         f"--time={minutes}",
         "--gres=none",
     ]
-    named = {"partition": partition, "account": options.account, "qos": options.qos}
+    named = {
+        "partition": partition,
+        "account": options.account,
+        "qos": options.qos,
+        "reservation": options.reservation if there else "",
+        "exclude": ",".join(dict.fromkeys([*options.exclude, *(avoid if there else ())])),
+    }
     return found + [f"--{option}={value}" for option, value in named.items() if value]
 
 
