@@ -54,8 +54,8 @@ RULES = (
         "nothing; it is run again once they are back, and sinfo shows them idle",
         signs=(
             sign("Unable to create step for job", r"already completing or completed|Required node not available"),
-            # Nodes that are busy are so as the step before is cleaned up, which is nothing.
-            sign("step creation temporarily disabled, retrying", r"retrying \((?!Requested nodes are busy)"),
+            # Nodes that are busy with the step before, or with their prolog, are so on any day.
+            sign("step creation temporarily disabled, retrying", r"retrying \(Required node not available"),
             sign("Unable to confirm allocation for job", r"Unable to contact slurm controller"),
             sign("Expired or invalid job "),
             sign("Task launch for StepId=", r"failed on node"),

@@ -13,9 +13,10 @@ from speedrun_operator.api.phases import Reason
 from speedrun_operator.diagnosis import Retry, Rule, diagnose, for_pods, rule_of, sign_of
 from speedrun_operator.diagnosis.diagnose import RULES
 from unit.builders import JobLog
+from unit.diagnosis.signs import SIGNS
 from unit.diagnosis.troubles import CANCELLED, GUIDE, SIGNATURES, SRUN, TORCHRUN, Trouble
 
-TROUBLES = {**GUIDE, **SIGNATURES}
+TROUBLES = {**GUIDE, **SIGNATURES, **SIGNS}
 
 
 @pytest.mark.parametrize("trouble", TROUBLES.values(), ids=TROUBLES)
@@ -59,6 +60,8 @@ def test_every_rule_with_signs_is_shown_by_a_log() -> None:
         ),
         ("slurmstepd: error: *** JOB 7 ON n CANCELLED AT 2026-07-01T12:00:00 DUE TO TASK FAILURE ***", "JobFailed"),
         ("srun: Job 17 step creation temporarily disabled, retrying (Requested nodes are busy)", None),
+        ("srun: Job 17 step creation temporarily disabled, retrying (Job prolog is still running)", None),
+        ("srun: Job 17 step creation temporarily disabled, retrying (Requested operation is presently disabled)", None),
         ("step:5/20 train_time:1ms", None),
         ("Xid is a word, and so is oom", None),
         ("the paper reports error 429 in 401 cases", None),

@@ -15,10 +15,11 @@ from speedrun_operator.api.status import Status
 from speedrun_operator.backends.memory import Cluster, Job, Step
 from speedrun_operator.planning import RunPlan
 from unit.builders import REPLAY, JobLog
+from unit.diagnosis.signs import SIGNS
 from unit.diagnosis.troubles import GUIDE, SIGNATURES, TORCHRUN, Trouble
 from unit.engine_world import running_engine
 
-TROUBLES = {**GUIDE, **SIGNATURES}
+TROUBLES = {**GUIDE, **SIGNATURES, **SIGNS}
 DONE = JobLog().attempt().ran(0, "3.27").closed()
 
 

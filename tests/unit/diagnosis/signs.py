@@ -1,0 +1,31 @@
+"""Logs of jobs that failed, as in `troubles`: those that show one sign each, and those that could be mistaken."""
+
+from __future__ import annotations
+
+from unit.diagnosis.troubles import SRUN, TORCHRUN, Trouble, pyxis
+
+PROLOG = "srun: Job 17 step creation temporarily disabled, retrying (Job prolog is still running)"
+
+SIGNS = {
+    "a prolog that takes its time, then a package that is not there": Trouble(
+        "image",
+        (PROLOG, "ERROR: No matching distribution found for torch==2.99", SRUN),
+        "PackageMissing",
+        "correct the requirements",
+    ),
+    "a prolog that takes its time, then an image that is refused": Trouble(
+        "image",
+        (
+            PROLOG,
+            *pyxis("[ERROR] URL https://registry-1.docker.io/v2/acme/x/manifests/1 returned error code: 401"),
+        ),
+        "RegistryRefused",
+        "correct the name",
+    ),
+    "a prolog that takes its time, then too little GPU memory": Trouble(
+        "train",
+        (PROLOG, "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.", *TORCHRUN),
+        "CudaOOM",
+        "more memory",
+    ),
+}
