@@ -31,7 +31,7 @@ RULES = (
         "RegistryRefused",
         "the registry refuses the image: its name is wrong, or it is private",
         "correct the name (registry#name:tag), or add credentials for the registry",
-        signs=(sign("returned error code: 40", r"URL https?://\S+/v2/\S+ returned error code: 40[134]"),),
+        signs=(sign("returned error code: 40", r"URL https?://\S+ returned error code: 40[134]"),),
     ),
     Rule(
         "ImageReferenceInvalid",

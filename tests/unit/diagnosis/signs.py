@@ -6,6 +6,17 @@ from unit.diagnosis.troubles import SRUN, TORCHRUN, Trouble, pyxis
 
 PROLOG = "srun: Job 17 step creation temporarily disabled, retrying (Job prolog is still running)"
 
+REFUSED = {
+    "a wrong password on Docker Hub": "https://auth.docker.io/token returned error code: 401 Unauthorized",
+    "a token of Docker Hub that is asked for by its service": "https://auth.docker.io/token?service=registry.docker.io"
+    "&scope=repository:acme/x:pull returned error code: 401 Unauthorized",
+    "a key without a right on NGC": "https://nvcr.io/proxy_auth?account=$oauthtoken&scope=repository:acme/x:pull "
+    "returned error code: 403 Forbidden",
+    "a registry that asks for a login": "https://registry.acme.example/v2/ returned error code: 401 Unauthorized",
+    "no such image": "https://ghcr.io/v2/acme/x/manifests/1 returned error code: 404 Not Found",
+    "no such service of tokens": "https://ghcr.io/token returned error code: 404 Not Found",
+}
+
 SIGNS = {
     "a prolog that takes its time, then a package that is not there": Trouble(
         "image",
@@ -28,4 +39,17 @@ SIGNS = {
         "CudaOOM",
         "more memory",
     ),
+    **{
+        title: Trouble(
+            "image",
+            pyxis(
+                "[INFO] Querying registry for permission grant",
+                "[INFO] Authenticating with user: acme",
+                f"[ERROR] URL {words}",
+            ),
+            "RegistryRefused",
+            "credentials for the registry",
+        )
+        for title, words in REFUSED.items()
+    },
 }

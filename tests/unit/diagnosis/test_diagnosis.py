@@ -65,6 +65,8 @@ def test_every_rule_with_signs_is_shown_by_a_log() -> None:
         ("step:5/20 train_time:1ms", None),
         ("Xid is a word, and so is oom", None),
         ("the paper reports error 429 in 401 cases", None),
+        ("[ERROR] URL https://ghcr.io/v2/acme/x/manifests/1 returned error code: 500", None),
+        ("https://ghcr.io/v2/acme/x/manifests/1 returned error code: 401", None),
         ("", None),
     ],
 )
