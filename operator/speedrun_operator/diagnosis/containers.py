@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from speedrun_operator.diagnosis.rule import Retry, Rule, Weight, sign
 
-HUB = "registry-1.docker.io"
+# enroot reads its own file of credentials only where an image's reference names a user, which the operator sees to.
+_SECRET = "spec.slurm.registrySecretRef names the Secret that holds them"
+_PULL_SECRET = "spec.pods.imagePullSecrets names the Secret that holds them"
 
 RULES = (
     Rule(
         "RegistryRateLimit",
         "the registry limits pulls: Docker Hub does so for anonymous ones by address, for up to six hours",
-        "it is tried again after an hour; credentials for the registry on the cluster "
-        "(~/.config/enroot/.credentials) raise the limit",
+        f"it is tried again after an hour; credentials for the registry raise the limit: {_SECRET}",
+        in_pods=f"it is tried again after an hour; credentials for the registry raise the limit: {_PULL_SECRET}",
         signs=(
             sign("returned error code: 429", r"URL https?://\S+ returned error code: 429"),
             sign("toomanyrequests"),
@@ -30,7 +32,8 @@ RULES = (
     Rule(
         "RegistryRefused",
         "the registry refuses the image: its name is wrong, or it is private",
-        "correct the name (registry#name:tag), or add credentials for the registry",
+        f"correct the name (registry#name:tag), or the credentials for the registry: {_SECRET}",
+        in_pods=f"correct the name (registry/name:tag), or the credentials for the registry: {_PULL_SECRET}",
         signs=(sign("returned error code: 40", r"URL https?://\S+ returned error code: 40[134]"),),
     ),
     Rule(

@@ -48,7 +48,7 @@ SIGNS = {
                 f"[ERROR] URL {words}",
             ),
             "RegistryRefused",
-            "credentials for the registry",
+            "credentials for the registry: spec.slurm.registrySecretRef",
         )
         for title, words in REFUSED.items()
     },

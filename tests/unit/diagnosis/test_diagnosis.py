@@ -151,6 +151,16 @@ def test_a_pod_is_told_nothing_of_slurm(rule: Rule) -> None:
     assert "slurm" not in said.lower()
 
 
+@pytest.mark.parametrize("reason", ["RegistryRateLimit", "RegistryRefused"])
+def test_credentials_for_a_registry_are_a_secret_that_the_spec_names(reason: str) -> None:
+    """A file on the cluster does not help: enroot reads it only for references that name a user."""
+    rule = rule_of(reason)
+    assert rule is not None
+    assert ".credentials" not in rule.message
+    assert "spec.slurm.registrySecretRef" in rule.message
+    assert "spec.pods.imagePullSecrets" in (for_pods(reason, rule.message) or "")
+
+
 def test_the_documented_table_is_this_one() -> None:
     text = (Path(__file__).parents[3] / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
     assert table() in text, f"docs/troubleshooting.md should have:\n{table()}"

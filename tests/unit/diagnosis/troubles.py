@@ -78,7 +78,7 @@ GUIDE = {
             f"{HUB}/nvidia/cuda/manifests/13.1.1-cudnn-devel-ubuntu24.04 returned error code: 429",
         ),
         "RegistryRateLimit",
-        "credentials for the registry",
+        "credentials for the registry raise the limit: spec.slurm.registrySecretRef",
         wait=3600,
     ),
     "the kernel download from Hugging Face fails": Trouble(
@@ -219,7 +219,7 @@ SIGNATURES = {
         "image",
         ("toomanyrequests: You have reached your unauthenticated pull rate limit.",),
         "RegistryRateLimit",
-        "credentials",
+        "credentials for the registry raise the limit: spec.slurm.registrySecretRef",
         wait=3600,
     ),
     "a private image": Trouble(
