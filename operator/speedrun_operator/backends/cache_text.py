@@ -115,17 +115,20 @@ provide() { # provide KIND KEY: make the entry with make_KIND and prove_KIND, un
   [ "$code" = 0 ] || return "$code"
   whole "$entry" && use
 }
+missed() { # missed KIND KEY: it is set aside, so that it is made anew; `why` is what is wrong with it
+  mark "${SPEEDRUN_RUN:+run=$SPEEDRUN_RUN }stage=$1 cache=missing key=$2 why=${why// /%20}"
+  echo "speedrun: CacheMissing: $1 $2: $why" >&2
+  set_aside "$cache/$1/$2" "$SLURM_JOB_ID"
+  : >"$ledger/.missing"
+  return MISSING_EXIT
+}
 require() { # require KIND KEY: for a job whose entries were made before it
   local sound=0
   kind=$1 key=$2 entry=$cache/$1/$2
   whole "$entry" || sound=1
   if [ "$sound" = 0 ] && [ "$kind" = data ]; then prove_data "$entry" || sound=1; fi
   if [ "$sound" = 0 ]; then use; return 0; fi
-  mark "${SPEEDRUN_RUN:+run=$SPEEDRUN_RUN }stage=$kind cache=missing key=$key why=${why// /%20}"
-  echo "speedrun: CacheMissing: $kind $key: $why" >&2
-  set_aside "$entry" "$SLURM_JOB_ID"
-  : >"$ledger/.missing"
-  return MISSING_EXIT
+  missed "$kind" "$key"
 }
 """.strip()
 

@@ -7,6 +7,7 @@ from speedrun_operator.diagnosis.rule import Retry, Rule, Weight, sign
 # enroot reads its own file of credentials only where an image's reference names a user, which the operator sees to.
 _SECRET = "spec.slurm.registrySecretRef names the Secret that holds them"
 _PULL_SECRET = "spec.pods.imagePullSecrets names the Secret that holds them"
+_REMOVE = "remove .cache/image/<key> below slurm.root: `speedrun-operator cache list` says which keys there are"
 
 RULES = (
     Rule(
@@ -45,13 +46,14 @@ RULES = (
     Rule(
         "ImageFileBroken",
         "the container image's file is not whole",
-        "remove it from .cache/images below slurm.root; the next job builds it again",
+        f"one of the cache is built again by itself, once; if it stays so, {_REMOVE}",
+        in_pods="see that the image's registry has it whole (spec.pods.image)",
         signs=(sign("Invalid image format:"), sign("Can't find a SQUASHFS superblock")),
     ),
     Rule(
         "ImageHalfBuilt",
         "the container image lacks what its build should have put there",
-        "remove it from .cache/images below slurm.root; the next job builds it again",
+        f"see that the recipe's build puts it there; to have it built again, {_REMOVE}",
         in_pods="use an image that has it (spec.pods.image)",
         signs=(
             sign("/opt/venv/bin/", r"/opt/venv/bin/\S+: No such file or directory"),

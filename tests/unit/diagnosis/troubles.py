@@ -59,6 +59,7 @@ def pyxis(*enroot: str) -> tuple[str, ...]:
 
 
 HUB = "[ERROR] URL https://registry-1.docker.io/v2"
+REMOVE = "remove .cache/image/<key> below slurm.root: `speedrun-operator cache list` says which keys"
 CANCELLED = "slurmstepd: error: *** JOB 17 ON slurm-h100-0 CANCELLED AT 2026-07-01T12:00:50"
 
 # The guide's table, "Troubleshooting". Its rows about queueing, sbatch and the login are not of logs.
@@ -238,19 +239,19 @@ SIGNATURES = {
         "registry#name:tag",
     ),
     "a truncated image": Trouble(
-        "data", pyxis("[ERROR] Invalid image format: /home/a/x.sqsh"), "ImageFileBroken", "builds it again"
+        "data", pyxis("[ERROR] Invalid image format: /home/a/x.sqsh"), "ImageFileBroken", REMOVE
     ),
     "no squashfs": Trouble(
         "data",
         pyxis("FATAL ERROR:Can't find a SQUASHFS superblock on /home/a/x.sqsh"),
         "ImageFileBroken",
-        "builds it again",
+        REMOVE,
     ),
     "a half-built image": Trouble(
         "data",
         ("slurmstepd: error: execve(): /opt/venv/bin/python: No such file or directory", SRUN),
         "ImageHalfBuilt",
-        "builds it again",
+        REMOVE,
     ),
     "an image that cannot be written": Trouble(
         "image",

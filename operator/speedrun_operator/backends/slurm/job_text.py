@@ -59,8 +59,19 @@ STAGE = f"{events_text.STAGE}\n{making.PLAIN}"
 
 CONTAINED = r"""
 contained() { # contained STEP: in the container, in the directory that this shell is in
+  local code from key
+  from=$(stat -c %s "$ledger/log" 2>/dev/null) || from=0
   srun --container-image="$image" --container-workdir="$PWD" --container-mounts="$mounts" \
     --ntasks=1 SRUN_RESOURCES \
     bash -euo pipefail "$ledger/steps/$1.sh"
+  code=$?
+  # A file that has its size and is not whole all the same: only who mounts it finds out.
+  if [ "$code" != 0 ] && tail -c +"$((from + 1))" "$ledger/log" 2>/dev/null |
+    grep -qaE "pyxis:.*(Invalid image format:|Can't find a SQUASHFS superblock)"; then
+    key=${image%/*} why='its file is not one that Pyxis can read'
+    missed image "${key##*/}"
+    return
+  fi
+  return "$code"
 }
 """.strip()
