@@ -15,7 +15,12 @@ RULES = (
         "KernelVariant",
         "the attention kernel has no build for this PyTorch, CUDA and processor",
         "use the versions of PyTorch and CUDA that the recipe names",
-        signs=(sign("does not have build: torch"), sign("Cannot find a build variant")),
+        signs=(
+            sign("does not have build: torch"),
+            sign("Cannot find a build variant"),
+            # In the words of fetch_mentioned.py.
+            sign("no build for ", r"no build for (torch|CUDA) \S+ was fetched"),
+        ),
     ),
     Rule(
         "UnsupportedGPU",
