@@ -5,6 +5,6 @@ The rules are data, a file an area (`scheduler`, `containers`, `downloads`, `gpu
 """
 
 from speedrun_operator.diagnosis.diagnose import diagnose, for_pods, rule_of, sign_of
-from speedrun_operator.diagnosis.rule import Retry, Rule, Sign
+from speedrun_operator.diagnosis.rule import Retry, Rule, Sign, Weight
 
-__all__ = ["Retry", "Rule", "Sign", "diagnose", "for_pods", "rule_of", "sign_of"]
+__all__ = ["Retry", "Rule", "Sign", "Weight", "diagnose", "for_pods", "rule_of", "sign_of"]

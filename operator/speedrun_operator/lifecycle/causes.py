@@ -6,11 +6,11 @@ that is not to be tried again, since the run had reached Training, is written to
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from speedrun_operator.api.phases import Reason
 from speedrun_operator.api.status import Allocation
-from speedrun_operator.diagnosis import Retry, Rule, diagnose, rule_of
+from speedrun_operator.diagnosis import Retry, Rule, Weight, diagnose, rule_of
 from speedrun_operator.lifecycle.observation import JobState, Observed
 from speedrun_operator.progress.allocation import AllocationProgress, RunRecord
 
@@ -18,6 +18,13 @@ OWN_ENDS = frozenset({None, Reason.COMPLETED.value, Reason.JOB_FAILED.value})
 """What a backend says of a job whose program ended by itself."""
 
 KILLED = frozenset({137, 143})
+
+NODES_IN_TURN = timedelta(minutes=30)
+"""Nodes restart after the controller and one at a time: so much later a job may start on one that is yet to go."""
+
+_TAKEN_AWAY = frozenset({
+    Reason.CANCELLED.value, Reason.NODE_FAILURE.value, Reason.NODES_RESTARTED.value, "Requeued",
+})  # fmt: skip
 
 
 def is_of_the_log(reason: str | None) -> bool:
@@ -91,9 +98,19 @@ def nodes_restarted(seen: Observed, controller_started: datetime | None) -> bool
     """Whether that ended a job: a platform that adds or removes an account restarts Slurm's controller, and then each
     node with its jobs.
 
-    Only of jobs that were there before: a controller that is new tells nothing of a node that fails later.
+    Only of jobs that were there then: a controller that is new tells nothing of a node that fails later. And only where
+    the log of one that was killed shows no cause of its own.
     """
     since = seen.submitted or seen.started
-    if controller_started is None or since is None:
+    if controller_started is None or since is None or not may_be_a_restart(seen):
         return False
-    return since < controller_started <= (seen.ended or seen.asked) and may_be_a_restart(seen)
+    if seen.started is not None:
+        since = max(since, seen.started - NODES_IN_TURN)
+    if not since < controller_started <= (seen.ended or seen.asked):
+        return False
+    return seen.reason == Reason.NODE_FAILURE.value or not _has_its_own_cause(seen.log)
+
+
+def _has_its_own_cause(log: AllocationProgress | None) -> bool:
+    rules = [rule for each in _all_symptoms(log or AllocationProgress()) if (rule := rule_of(each))]
+    return any(rule.weight is Weight.SPECIFIC and rule.reason not in _TAKEN_AWAY for rule in rules)
