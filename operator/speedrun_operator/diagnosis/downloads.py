@@ -20,7 +20,6 @@ RULES = (
         "it is tried again after ten minutes; a token of huggingface.co as the variable HF_TOKEN raises the limit",
         signs=(
             sign("429 Client Error"),
-            sign("HTTP status client error (429"),
             sign("429 Too Many Requests"),
         ),
         infrastructure=True,
@@ -104,7 +103,7 @@ RULES = (
             sign("E: Unable to fetch"),
             sign("E: Failed to fetch"),
             sign("Could not fetch URL"),
-            sign("NewConnectionError"),
+            sign("NewConnectionError", r"^(?!.*huggingface).*NewConnectionError"),
         ),
         infrastructure=True,
         retry=Retry.LIMITED,
