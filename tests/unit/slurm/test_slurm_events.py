@@ -145,3 +145,25 @@ def test_what_was_compiled_is_there_for_the_next_run_on_the_same_gpus_and_driver
     path.write_text(NVIDIA_SMI.replace("580.65.06", "590.1"))
     code, said = node.trains(made, 42, 2)
     assert code == 0 and (node.run_directory(2) / "found").read_text() == ""
+
+
+@pytest.mark.parametrize(
+    ("ends", "code"),
+    [
+        pytest.param("exit 3", 3, id="a step that fails"),
+        pytest.param("kill -TERM $(ps -o sid= -p $$); sleep 60", 143, id="a job that is ended"),
+        pytest.param("kill -KILL -- -$(ps -o pgid= -p $$ | tr -d ' ')", 137, id="a run that is killed"),
+    ],
+)
+def test_what_was_compiled_does_not_stay_on_the_node_when_a_run_fails(node: Node, ends: str, code: int) -> None:
+    with_gpus(node)
+    versions = CONTAINER.model_copy(update={"probe": "echo version.torch=2.10.0+cu128; echo version.triton=3.6.0"})
+    steps = ('echo compiled >"$TRITON_CACHE_DIR/kernel"', 'dirname "$TRITON_CACHE_DIR" >../where', ends)
+    made = node.plan(*steps, container=versions, compile_cache=True, gpu_count=2)
+    for number, kind in enumerate((Kind.CODE, Kind.IMAGE)):
+        assert node.makes(made, kind, number + 1)[0] == 0
+    ended, said = node.trains(made)
+    assert ended == code, said
+    where = Path((node.run_directory() / "where").read_text().strip())
+    assert where.name.startswith("speedrun-compiled.") and not where.exists()
+    assert not (node.root / ".cache" / "compiled").exists()

@@ -8,7 +8,7 @@ compile_begin() { # what torch and Triton compiled before, in a directory of the
   local torch triton
   torch=$(told "image/$image_key" version.torch) triton=$(told "image/$image_key" version.triton)
   [ -n "$gpu_name" ] && [ -n "$driver" ] && [ -n "$torch" ] || return 0
-  compiled=$(mktemp -d "${SLURM_TMPDIR:-/tmp}/speedrun-compiled.XXXXXX") || return 0
+  compiled=$(mktemp -d "${SLURM_TMPDIR:-/tmp}/speedrun-compiled.$SLURM_JOB_ID.XXXXXX") || return 0
   key=$(join "$(printf '%s\n' compiled "$torch" "$triton" "$gpu_name" "$driver" | sha256sum | head -c 64)")
   compiled_entry=$cache/compiled/$key
   if whole "$compiled_entry" && tar -xf "$compiled_entry/compiled.tar" -C "$compiled" 2>/dev/null; then
@@ -30,7 +30,7 @@ compile_end() { # after a run that went well; the newest wins, whole
       { [ ! -e "$entry" ] || mv -T "$entry" "$part.old"; } && mv -T "$part" "$entry"
     rm -rf "$part" "$part.old" "$part.facts"
   fi
-  rm -rf "$compiled"
+  rm -rf "$compiled" # of a run that went otherwise, the job does it as it ends
 }
 """.strip()
 MOST_COMPILED_MIB = 4096

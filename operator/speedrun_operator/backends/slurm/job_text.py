@@ -36,6 +36,7 @@ finish() {
     >"$ledger/.exit.$SLURM_JOB_ID" &&
     mv -f "$ledger/.exit.$SLURM_JOB_ID" "$ledger/exit"
   rm -f "$root/.cache/uses/$SLURM_JOB_ID"
+  rm -rf "${SLURM_TMPDIR:-/tmp}/speedrun-compiled.$SLURM_JOB_ID".* # many small files: after all that is waited for
   exit "$code"
 }
 trap finish EXIT
