@@ -45,7 +45,7 @@ TROUBLES |= {
         "image",
         pyxis(f"{HUB}/acme/private/manifests/1 returned error code: 401"),
         "RegistryRefused",
-        "add credentials for the registry",
+        "spec.slurm.registrySecretRef names the Secret",
     ),
     "a cancelled job": Trouble(
         "data",
