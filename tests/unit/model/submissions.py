@@ -8,7 +8,7 @@ import shlex
 from dataclasses import dataclass
 
 from speedrun_operator.backends.slurm import refusals
-from speedrun_operator.backends.slurm.remote import SUBMITTED
+from speedrun_operator.backends.slurm.remote import SUBMIT, SUBMITTED
 from unit.model.disk import CANCELLED, Disk, Ledger
 from unit.model.job import Job
 from unit.model.output import SLURM_DOWN, Answered, ItemOutput, Output, Pause
@@ -31,11 +31,14 @@ class Item:
 
 def items(command: str) -> list[Item]:
     """What a submission's command is to submit."""
+    shared = command[command.index("\nbodies=(") : command.index(f"\n{SUBMIT[:20]}")]
+    bodies = shlex.split(shared.strip().removeprefix("bodies=(").removesuffix(")"))
     calls = command[command.index("\nscript=") :].removesuffix(f"{SUBMITTED}\n")
     found: list[Item] = []
     for word in shlex.split(calls):
         if word.startswith("script="):
-            found.append(Item(word.removeprefix("script="), "", "", "", []))
+            head, number = re.fullmatch(r"script=(.*)\$\{bodies\[(\d+)]}", word, re.DOTALL).groups()  # type: ignore[union-attr]
+            found.append(Item(head + bodies[int(number)], "", "", "", []))
         else:
             found[-1].arguments.append(word)
     for each in found:
