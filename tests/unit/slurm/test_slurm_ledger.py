@@ -174,6 +174,16 @@ def test_absence_counts_anew_once_a_job_began() -> None:
     assert see(poll("", "", owner="17"), memory, 410).unseen_for == timedelta(seconds=20)
 
 
+def test_a_job_whose_log_grows_is_not_missed() -> None:
+    """Whatever squeue and sacct say: absence counts from when the log last grew."""
+    memory, _ = absorb(NEW, poll("", "", owner="17", log=(0, LOG[:50])), NAME, 100)
+    memory, seen = absorb(memory, poll("", "", owner="17", log=(50, b"")), NAME, 390)
+    assert seen.unseen_for == timedelta(seconds=290)
+    memory, seen = absorb(memory, poll("", "", owner="17", log=(50, LOG[50:90])), NAME, 400)
+    assert seen.unseen_for == timedelta(0)
+    assert see(poll("", "", owner="17", log=(90, b"")), memory, 420).unseen_for == timedelta(seconds=20)
+
+
 def test_with_accounting_off_absence_counts() -> None:
     answer = poll("", OFF, sacct_code=1)
     memory, _ = absorb(NEW, answer, NAME, 100)

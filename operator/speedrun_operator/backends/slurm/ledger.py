@@ -63,7 +63,7 @@ def absorb(memory: Memory, poll: Poll, name: str, monotonic: float) -> tuple[Mem
     memory = _with_log(memory, poll.logs.get(name))
     grew = memory.size != before
     owner, marker = poll.owners.get(name), poll.exits.get(name)
-    if owner != memory.owner:  # a job began: before, it could not be missed
+    if owner != memory.owner or grew:  # a job began, or is at work: before, it could not be missed
         memory = replace(memory.unanswered(), owner=owner)
     row = _choose(poll.rows.get(name, ()), owner)
     if row is None:
