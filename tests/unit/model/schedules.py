@@ -75,6 +75,11 @@ def _accounting(world: World, act: Act) -> None:
         later(world, act.span, lambda: setattr(world.slurm, "accounting", "on"))
 
 
+def _silent(world: World, act: Act) -> None:
+    world.slurm.silent = True
+    later(world, act.span, lambda: setattr(world.slurm, "silent", False))
+
+
 def _disk(world: World, act: Act) -> None:
     world.disk.full = True
     later(world, act.span, lambda: setattr(world.disk, "full", False))
@@ -137,6 +142,7 @@ ACTS: dict[str, Callable[[World, Act], Any]] = {
     "controller down": _controller,
     "controller saves": lambda world, act: world.slurm.save(),
     "accounting down": _accounting,
+    "programs silent": _silent,
     "disk full": _disk,
     "API away": _api,
     "watch deaf": _deaf,
@@ -203,6 +209,7 @@ acts = st.one_of(
         _several(("busy", "timed out", "taken", "taken", "slow", "stopped", "refuses")),
     ),
     st.builds(Act, AFTER, st.just("controller down"), SPANS, st.sampled_from(["remembers", "forgets"])),
+    st.builds(Act, AFTER, st.just("programs silent"), SPANS),
     st.builds(Act, AFTER, st.just("operator killed"), SPANS, st.sampled_from(["goes on", "stops"])),
     st.builds(
         Act,

@@ -11,7 +11,7 @@ import shlex
 
 from unit.model.disk import CANCELLED, Disk
 from unit.model.job import Job
-from unit.model.output import SLURM_DOWN, Answered, Output, Pause
+from unit.model.output import Answered, Output, Pause
 from unit.model.slurm import Slurm
 from unit.model.submissions import Submissions
 from unit.model.virtual import epoch, stamp
@@ -39,9 +39,9 @@ class Shell:
                 await self._poll(command, stdin, pause, output)
             elif "ask scancel" in command:
                 await self._cancel_jobs(command, pause)
-            elif "ask sinfo" in command:
+            elif "sinfo -h" in command:
                 await self._facts(pause, output)
-            elif "ask squeue -h --me -o '%i|%j|%k'" in command:
+            elif "squeue -h --me -o '%i|%j|%k'" in command:
                 await self._jobs(command, pause, output)
             else:
                 raise NotImplementedError(command)
@@ -60,7 +60,7 @@ class Shell:
         rows = self.slurm.squeue()
         output.say("squeue", 0 if rows is not None else 1)
         if rows is None:
-            output.stderr += SLURM_DOWN.encode()
+            output.print(self.slurm.excuse)
         output.print("".join(squeue_line(each) for each in rows or () if each.name.startswith(prefix)))
         await pause()
         absent = []
@@ -109,7 +109,7 @@ class Shell:
                 output.say("open", name)
         rows = self.slurm.squeue()
         if rows is None:
-            output.stderr += SLURM_DOWN.encode()
+            output.stderr += self.slurm.excuse.encode()
             output.answer("squeue", 1)
         await pause()
         ids = [each.id for each in rows or () if each.name.startswith(prefix) and each.name in wanted]
@@ -136,7 +136,7 @@ class Shell:
 
     async def _facts(self, pause: Pause, output: Output) -> None:
         await pause()
-        answers = self.slurm.squeue() is not None
+        answers = self.slurm.up
         output.say("sinfo", 0 if answers else 1)
         output.print("all*|up|infinite|2|idle|(null)|(null)\n" if answers else "")
         output.say("started")

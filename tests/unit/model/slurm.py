@@ -11,10 +11,12 @@ from dataclasses import dataclass, field
 from unit.model import job as jobs
 from unit.model.disk import Disk
 from unit.model.job import Fate, Job
+from unit.model.output import SLURM_DOWN
 from unit.model.virtual import epoch, seconds
 
 CONTROLLER_DOWN = "sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)"
 TIMED_OUT = "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation"
+MUNGE = "error: Munge encode failed: Failed to access /run/munge/munge.socket.2"
 ACCOUNTING_OFF = "Slurm accounting storage is disabled"
 REQUEUED = 60.0  # before a requeued job may start again
 GRACE = 1.0  # between a signal and the end
@@ -25,6 +27,7 @@ class Slurm:
     """`min_age`: seconds for which squeue shows what ended. `lag`: how far sacct is behind. `accounting`: on, down or
     off.
 
+    `silent`: a site's wrapper turns the failures of squeue and sacct into empty answers, with the error beside them.
     `fates`: what becomes of the jobs to come, in turn. `ill`: how the next sbatch fails (busy, timed out, taken).
     """
 
@@ -40,6 +43,7 @@ class Slurm:
     on_submitted: Callable[[Job], None] = lambda job: None
     on_cancelled: Callable[[Job], None] = lambda job: None
     on_start: Callable[[Job], None] = lambda job: None
+    silent: bool = False
     next_id: int = 17
     saved: tuple[int, dict[int, str]] = (17, {})
     held: asyncio.Event = field(default_factory=asyncio.Event)
@@ -97,16 +101,22 @@ class Slurm:
         job.life = asyncio.create_task(self._life(job))
 
     def squeue(self) -> list[Job] | None:
-        """Every job that the controller knows; None: it does not answer."""
-        if not self.up:
+        """Every job that the controller knows; None: it does not answer, and `excuse` is what is said instead."""
+        if not self.up or self.silent:
             return None
         self.jobs = {
             number: each for number, each in self.jobs.items() if not each.over or jobs.age(each) < self.min_age
         }
         return list(self.jobs.values())
 
+    @property
+    def excuse(self) -> str:
+        return f"{MUNGE}\n" if self.silent else SLURM_DOWN
+
     def sacct(self, names: Iterable[str]) -> tuple[int, list[tuple[Job, str]], str]:
-        """Exit code; rows, each with the state that accounting knows; what is said on stderr."""
+        """0 where it answers; rows, each with the state that accounting knows; what is said on stderr."""
+        if self.silent:
+            return 1, [], MUNGE
         if self.accounting == "off":
             return 1, [], ACCOUNTING_OFF
         if self.accounting == "down":

@@ -11,7 +11,7 @@ from speedrun_operator.backends.slurm import refusals
 from speedrun_operator.backends.slurm.remote import SUBMIT, SUBMITTED
 from unit.model.disk import CANCELLED, Disk, Ledger
 from unit.model.job import Job
-from unit.model.output import SLURM_DOWN, Answered, ItemOutput, Output, Pause
+from unit.model.output import Answered, ItemOutput, Output, Pause
 from unit.model.slurm import ACCOUNTING_OFF, Slurm
 from unit.model.virtual import epoch, seconds
 
@@ -64,7 +64,7 @@ class Submissions:
             self.disk[each.path].exists |= not self.disk.full
         rows = self.slurm.squeue()
         if rows is None:
-            self.output.stderr += SLURM_DOWN.encode()
+            self.output.stderr += self.slurm.excuse.encode()
         await self.pause()
         stop = False
         for number, item in enumerate(batch):
@@ -146,7 +146,7 @@ class Submissions:
                 said.answer("claimed", age)
             rows = self.slurm.squeue()
             if rows is None:
-                self.output.stderr += SLURM_DOWN.encode()
+                self.output.stderr += self.slurm.excuse.encode()
                 said.answer("unasked")
             self._adopt(ledger, [each for each in rows or () if each.name == name], said)
             code, accounted, error = self.slurm.sacct([name])

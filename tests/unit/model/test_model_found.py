@@ -43,6 +43,26 @@ FOUND: Mapping[str, tuple[Life, dict[str, Any]]] = {
         Life((SPEC,), fates=(Fate(takes=500),), acts=(Act(30, "controller down", span=400),)),
         {**WELL, "job": "19"},
     ),
+    "squeue and sacct answer nothing, with an exit code of 0, for longer than that": (
+        Life((SPEC,), fates=(Fate(takes=500),), acts=(Act(30, "programs silent", span=400),)),
+        {**WELL, "job": "19"},
+    ),
+    "they do, and the log of its job is quiet all the while": (
+        Life((SPEC,), fates=(Fate(takes=1400),), acts=(Act(10, "programs silent", span=340),)),
+        {**WELL, "job": "19"},
+    ),
+    "they do, and an old claim is looked up": (
+        Life(
+            (SPEC,),
+            fates=(Fate(waits=700),),
+            acts=(
+                Act(0, "commands", with_=("left",)),
+                Act(0, "sbatch", with_=("taken",)),
+                Act(3, "programs silent", 500),
+            ),
+        ),
+        {**WELL, "job": "19"},
+    ),
     "the login is away for longer than that": (
         Life((SPEC,), fates=(Fate(takes=500),), acts=(Act(30, "login down", span=400),)),
         {**WELL, "job": "19"},

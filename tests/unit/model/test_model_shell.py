@@ -18,12 +18,13 @@ from unit.model.disk import Disk, Ledger
 from unit.model.job import Fate, Job
 from unit.model.output import SLURM_DOWN, Output
 from unit.model.shell import Shell, sacct_line, squeue_line
-from unit.model.slurm import ACCOUNTING_OFF, CONTROLLER_DOWN, TIMED_OUT, Slurm
+from unit.model.slurm import ACCOUNTING_OFF, CONTROLLER_DOWN, MUNGE, TIMED_OUT, Slurm
 from unit.slurm.login_node import NAME, NONCE, PATH, SINCE, LoginNode
 
 REFUSED = "sbatch: error: Batch job submission failed: Invalid partition name specified"
 DOWN = "sacct: error: Problem talking to the database: Connection refused"
 SCRIPT = b"#!/bin/bash\nruns=(0)\n"
+FAILURES = {"down": (SLURM_DOWN, 1), "silent": (MUNGE, 0)}
 ARGUMENTS = ("--parsable", f"--job-name={NAME}", "--comment=speedrun lab/mine", "--time=10")
 LOG = b"one\ntwo\nthree\n"
 
@@ -36,7 +37,7 @@ class Before:
     claims: Mapping[int, float] = field(default_factory=dict)
     jobs: Mapping[int, str] = field(default_factory=dict)
     accounted: Mapping[int, str] = field(default_factory=dict)
-    squeue: bool = True
+    squeue: str = ""
     accounting: str = "on"
     sbatch: str = ""
 
@@ -74,12 +75,15 @@ def prepare(node: Asked, before: Before, kind: str) -> None:
         "jobs": lambda job: f"{job.id}|{job.name}|{job.comment}\n",
     }
     rows = "".join(lines.get(kind, squeue_line)(a_job(*each)) for each in before.jobs.items())
-    node.says("squeue", rows if before.squeue else "", "" if before.squeue else SLURM_DOWN, int(not before.squeue))
+    node.says("squeue", "" if before.squeue else rows, *FAILURES.get(before.squeue, ()))
     ended = [a_job(*each) for each in before.accounted.items()]
-    short = "".join(f"{job.id}|{job.submitted}\n" for job in ended)
+    short = "".join(f"{job.id}|{job.submitted}|{job.name}\n" for job in ended)
     accounted = short if kind == "submit" else "".join(sacct_line(job, job.word) for job in ended)
-    failure = {"off": ACCOUNTING_OFF, "down": DOWN}.get(before.accounting, "")
-    node.says("sacct", "" if failure else accounted, failure, int(bool(failure)))
+    if before.squeue == "silent":
+        node.says("sacct", "", MUNGE)
+    else:
+        failure = {"off": ACCOUNTING_OFF, "down": DOWN}.get(before.accounting, "")
+        node.says("sacct", "" if failure else accounted, failure, int(bool(failure)))
     node.says("sbatch", "" if before.sbatch else "19\n", before.sbatch, int(bool(before.sbatch)))
     node.says("scancel")
 
@@ -91,7 +95,8 @@ async def modelled(before: Before, command: str, stdin: bytes) -> tuple[list[Sec
     slurm.jobs = {number: a_job(number, word) for number, word in before.jobs.items()}
     slurm.ever = [a_job(*each) for each in before.accounted.items()]
     slurm.ill = {"": [], CONTROLLER_DOWN: ["busy"], TIMED_OUT: ["timed out"], REFUSED: ["refuses"]}[before.sbatch]
-    if not before.squeue:
+    slurm.silent = before.squeue == "silent"
+    if before.squeue == "down":
         slurm.stop()
     text = {name: content.strip() for name, content in before.files.items()}
     disk.ledgers[PATH] = Ledger(
@@ -147,7 +152,10 @@ SUBMISSIONS = {
     "cancelled, and known": Before(files={"owner": "cancelled\n", "jobid": "18 1782900000\n"}),
     "in the queue": Before(jobs={18: "PENDING"}, claims={1: 5}),
     "ended, and in the queue": Before(jobs={18: "FAILED"}, claims={1: 5}),
-    "squeue fails": Before(squeue=False),
+    "squeue fails": Before(squeue="down"),
+    "squeue is silent": Before(squeue="silent"),
+    "squeue is silent, and it was claimed long ago": Before(squeue="silent", claims={1: 400}),
+    "squeue is silent, and a job took it": Before(squeue="silent", files={"owner": "18\n"}),
     "claimed just now": Before(claims={1: 5}),
     "claimed 298 seconds ago": Before(claims={1: 297}),
     "claimed long ago": Before(claims={1: 301}),
@@ -194,7 +202,8 @@ POLLS = {
     "another job waits behind a fence": Before(jobs={20: "PENDING"}, files={"owner": "cancelled\n"}),
     "accounting is off": Before(files={"owner": "18\n", "exit": EXIT}, accounting="off"),
     "accounting is down": Before(files={"owner": "18\n"}, accounting="down"),
-    "squeue fails": Before(squeue=False, files={"owner": "18\n", "log": LOG.decode()}),
+    "squeue fails": Before(squeue="down", files={"owner": "18\n", "log": LOG.decode()}),
+    "squeue is silent": Before(squeue="silent", files={"owner": "18\n", "log": LOG.decode()}),
 }
 
 
@@ -223,7 +232,9 @@ def test_cancelling(tmp_path: Path, case: str) -> None:
     assert {str(each) for each in live} <= set(asked) <= {str(each) for each in POLLS[case].jobs}
 
 
-@pytest.mark.parametrize("before", [Before(jobs={18: "PENDING", 19: "RUNNING"}), Before(), Before(squeue=False)])
+@pytest.mark.parametrize(
+    "before", [Before(jobs={18: "PENDING", 19: "RUNNING"}), Before(), *(Before(squeue=how) for how in FAILURES)]
+)
 def test_jobs_with_our_mark(tmp_path: Path, before: Before) -> None:
     node = Asked(tmp_path)
     prepare(node, before, "jobs")

@@ -137,6 +137,7 @@ class World:
         self.slurm.ill.clear()
         self.stream.late.clear()
         self.api.away = self.api.list_stale = self.wire.down = self.disk.full = self.stream.stuck = False
+        self.slurm.silent = False
         self.slurm.accounting = self._home
         if not self.slurm.up:
             self.slurm.start(forgets=False)

@@ -47,10 +47,10 @@ class ExitMarker:
 class Poll:
     """One poll's answer, by allocation name. `now` is by the login's clock.
 
-    `queue_known` False: squeue could not be asked, so nothing is known of any job. `accounting_known` False: sacct
-    could not be asked, or there was nobody to ask about. Where accounting is off (`accounting_off`) there is nothing to
-    ask, and it is True. `owners` holds the job that the allocation belongs to, or `cancelled`; `entries` what the cache
-    entries say that jobs of these names make.
+    `queue_known` False: squeue gave no answer, so nothing is known of any job; `said` is what it gave instead.
+    `accounting_known` False: sacct gave none, or there was nobody to ask about. Where accounting is off
+    (`accounting_off`) there is nothing to ask, and it is True. `owners` holds the job that the allocation belongs to,
+    or `cancelled`; `entries` what the cache entries say that jobs of these names make.
     """
 
     now: datetime
@@ -64,6 +64,7 @@ class Poll:
     logs: Mapping[str, LogPart]
     entries: Mapping[str, Manifest] = field(default_factory=dict)
     storage: Storage | None = None
+    said: str = ""
 
 
 def read_poll(sections: Sequence[Section], prefix: str | tuple[str, ...], names: Sequence[str]) -> Poll | None:
@@ -80,6 +81,7 @@ def read_poll(sections: Sequence[Section], prefix: str | tuple[str, ...], names:
     logs: dict[str, LogPart] = {}
     entries: dict[str, Manifest] = {}
     storage: Storage | None = None
+    instead = ""
     for section in sections:
         match section.words:
             case ("now", seconds):
@@ -87,9 +89,11 @@ def read_poll(sections: Sequence[Section], prefix: str | tuple[str, ...], names:
             case ("squeue", "0"):
                 queue_known = True
                 rows = parse_squeue(section.body.decode(errors="replace"), prefix)
+            case ("squeue", _):
+                instead = section.body.decode(errors="replace")
             case ("sacct", code):
                 said = section.body.decode(errors="replace")
-                off = code != "0" and ACCOUNTING_OFF in said
+                off = ACCOUNTING_OFF in said
                 accounting_off |= off
                 asked.append(code == "0" or off)
                 accounted += parse_sacct(said, names) if code == "0" else []
@@ -122,6 +126,7 @@ def read_poll(sections: Sequence[Section], prefix: str | tuple[str, ...], names:
         logs,
         entries,
         storage,
+        instead,
     )
 
 

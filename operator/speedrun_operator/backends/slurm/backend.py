@@ -294,8 +294,8 @@ class SlurmBackend:
         if storage:
             self._storage_due = now + STORAGE_SECONDS
         if not poll.queue_known:
-            self._pace.heard(done.stderr.decode(errors="replace"))
-        return poll if poll.queue_known else _silent(done.stderr)
+            self._pace.heard(poll.said)
+        return poll if poll.queue_known else _silent(poll.said.encode())
 
 
 def _silent(stderr: bytes, program: str = "squeue") -> Unknown:

@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 
 from speedrun_operator.api.names import JOB_PREFIX
 from speedrun_operator.backends import cache_text
-from speedrun_operator.backends.slurm import refusals, remote, storage_text
+from speedrun_operator.backends.slurm import ask_text, refusals, remote, storage_text
 from speedrun_operator.backends.slurm.parts import bash_path
 from speedrun_operator.backends.slurm.prepare import PREPARE_PREFIX, attempts
 from speedrun_operator.backends.slurm.queue import ACCOUNTING_OFF, MARKED_FORMAT, SACCT_FIELDS, SQUEUE_FORMAT
@@ -144,7 +144,7 @@ def cancel(*, root: str, prefix: str, nonce: str) -> str:
 
 def jobs(*, prefix: str, nonce: str) -> str:
     """The command that lists live jobs with this cluster's mark, with their comments."""
-    return f"{remote.CLEAN}\nnonce={nonce}\n" + _fill(
+    return f"{ask_text.CLEAN}\nnonce={nonce}\n" + _fill(
         remote.JOBS, {"PREFIX": prefix, "PREPARING": preparing(prefix), "MARKED_FORMAT": MARKED_FORMAT}
     )
 
@@ -179,7 +179,7 @@ def cancel_line(name: str, path: str) -> str:
 
 
 def _common(root: str, nonce: str) -> str:
-    return f"{remote.CLEAN}\nroot={bash_path(root)}\nnonce={nonce}\n"
+    return f"{ask_text.CLEAN}\nroot={bash_path(root)}\nnonce={nonce}\n"
 
 
 def _fill(text: str, words: dict[str, str]) -> str:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from speedrun_operator.backends.slurm import remote
+from speedrun_operator.backends.slurm import ask_text
 from speedrun_operator.backends.slurm.commands import Section
 from speedrun_operator.backends.slurm.hardware import NODES
 from speedrun_operator.backends.slurm.parts import bash_path
@@ -23,7 +23,7 @@ KNOWN_MINUTES = 24 * 60
 ASK = r"""
 unset "${!SINFO_@}" "${!SCONTROL_@}"
 say() { printf '\n@%s %s\n' "$nonce" "$*"; }
-rows=$(ask sinfo -h -o 'SINFO_FORMAT')
+inquire '[^|]*[|]' sinfo -h -o 'SINFO_FORMAT'
 say sinfo "$?"
 printf '%s\n' "$rows"
 say started
@@ -43,7 +43,7 @@ def command(*, root: str, nonce: str) -> str:
         "KNOWN_MINUTES": str(KNOWN_MINUTES),
     }
     body = re.sub(rf"\b({'|'.join(words)})\b", lambda found: words[found[1]], ASK)
-    return f"{remote.CLEAN}\nroot={bash_path(root)}\nnonce={nonce}\n{body}\n"
+    return f"{ask_text.CLEAN}\nroot={bash_path(root)}\nnonce={nonce}\n{body}\n"
 
 
 def read(sections: Sequence[Section]) -> ClusterFacts | None:

@@ -9,7 +9,7 @@ from datetime import datetime
 
 from speedrun_operator.backends import cache_text
 from speedrun_operator.backends.cache_text import CACHE
-from speedrun_operator.backends.slurm import remote, storage_text
+from speedrun_operator.backends.slurm import ask_text, storage_text
 from speedrun_operator.backends.slurm.commands import Section, sections
 from speedrun_operator.backends.slurm.parts import bash_path
 from speedrun_operator.backends.slurm.queue import epoch, number, read_storage
@@ -65,7 +65,7 @@ class Housekeeper:
 
     async def _run(self, text: str, stdin: str = "") -> tuple[list[Section], str]:
         nonce = secrets.token_hex(8)
-        head = f"{remote.CLEAN}\nroot={bash_path(self._root)}\nnonce={nonce}\n"
+        head = f"{ask_text.CLEAN}\nroot={bash_path(self._root)}\nnonce={nonce}\n"
         command = head + cache_text.fill(text, {"CACHE": CACHE}) + "\n"
         done = await self._login.run(command, stdin=stdin.encode(), timeout=SECONDS)
         return sections(done.stdout, nonce), done.stderr.decode(errors="replace").strip()[-500:]

@@ -52,6 +52,9 @@ def read_outcome(words: Sequence[str], stderr: str) -> Outcome | None:
         case ["unaccounted"]:
             message = f"an earlier submission left no trace but perhaps in sacct, which failed: {last_lines(stderr)}"
             return Unknown("SubmissionUnknown", message)
+        case ["damaged"]:
+            message = f"the ledger's owner is no job's number, so that no job can take it: {last_lines(stderr)}"
+            return Unknown("SubmissionUnknown", message)
         case ["unknown", *_]:
             return Unknown("SubmissionUnknown", f"sbatch did not say whether it took the job: {last_lines(stderr)}")
         case _:

@@ -7,13 +7,6 @@ nonce, so that neither a log's content nor a site's chatter can be taken for one
 
 from __future__ import annotations
 
-# A profile's variables would change what the programs do or print. Times are asked for as seconds since the epoch;
-# these settings are not exported, since sbatch would give them to the job.
-CLEAN = r"""
-unset "${!SBATCH_@}" "${!SQUEUE_@}" "${!SACCT_@}" "${!SCANCEL_@}"
-ask() { TZ=UTC SLURM_TIME_FORMAT=%s "$@" </dev/null; }
-""".strip()
-
 SUBMIT = r"""
 umask 077
 trap '' XFSZ # a file that grows too large fails, and does not end the whole batch
@@ -27,24 +20,24 @@ record() { # record ID TIME: the ledger's word that this job is the allocation's
   answer accepted "$1" "$2"
 }
 rows_of() { # rows_of NAMES: `NAME ID TIME` of each job; some jobs that sbatch refuses leave a row behind
-  local rows job id at state
-  rows=$(ask squeue -h --me -t all -n "$1" -o '%j %i %V %T %r') || return
+  local rows said job id at state
+  inquire "(${1//,/|}) [0-9]" squeue -h --me -t all -n "$1" -o '%j %i %V %T %r' || return
   while read -r job id at state; do
-    [ -z "$id" ] || [ "$state" = 'FAILED BadConstraints' ] || printf '%s %s %s\n' "$job" "$id" "$at"
+    [[ ,$1, = *",$job,"* ]] && is_id "$id" || continue
+    [ "$state" = 'FAILED BadConstraints' ] || printf '%s %s %s\n' "$job" "$id" "$at"
   done <<<"$rows"
 }
 look_again() { # whether claim number $last, without a job as yet, may be followed by another; answers if not
-  local age rows said id at
+  local age rows said job id at
   if ! : >"$dir/.clock"; then answer storage; return 1; fi # the file server's own clock, whatever the login's says
   age=$(($(stat -c %Y "$dir/.clock") - $(stat -c %Y "$dir/claim-$last")))
   if [ "$age" -lt CLAIM_SECONDS ]; then answer claimed "$age"; return 1; fi
   if ! rows=$(rows_of "$name"); then answer unasked; return 1; fi
   if read -r _ id at <<<"$rows" && [ -n "$id" ]; then record "$id" "$at"; return 1; fi
-  if said=$(ask sacct -X -n -P --name="$name" -S "$since" -o JobIDRaw,Submit 2>&1); then
-    if [[ $'\n'$said$'\n' =~ $'\n'([0-9]+)'|'([0-9]+)$'\n' ]]; then
-      record "${BASH_REMATCH[1]}" "${BASH_REMATCH[2]}"
-      return 1
-    fi
+  if inquire '[0-9]+[|]' sacct -X -n -P --name="$name" -S "$since" -o JobIDRaw,Submit,JobName; then
+    while IFS='|' read -r id at job; do
+      if [ "$job" = "$name" ] && is_id "$id"; then record "$id" "$at"; return 1; fi
+    done <<<"$rows"
   elif [[ $said != *'ACCOUNTING_OFF'* ]]; then
     error=$said
     answer unaccounted
@@ -62,10 +55,11 @@ item() { # item NUMBER PATH NAME SINCE PACKAGE ARGUMENT...: submits $script, unl
   if [ -n "$stop" ]; then answer later; return; fi
   # First of all the directory, so that a cancellation finds a place for its mark.
   if [ ! -d "$dir" ] && ! mkdir -p "$dir"; then answer storage; return; fi
-  if [ -s "$dir/jobid" ] && read -r id at _ <"$dir/jobid" && [ -n "$id" ]; then answer accepted "$id" "$at"; return; fi
+  if [ -s "$dir/jobid" ] && read -r id at _ <"$dir/jobid" && is_id "$id"; then answer accepted "$id" "$at"; return; fi
   id=
   if [ -s "$dir/owner" ] && read -r id <"$dir/owner" && [ -n "$id" ]; then
-    if [ "$id" = cancelled ]; then answer cancelled; else answer accepted "$id"; fi
+    if [ "$id" = cancelled ]; then answer cancelled; elif is_id "$id"; then answer accepted "$id"
+    else error="$dir/owner: $id"; answer damaged; fi
     return
   fi
   if [ -z "$asked" ]; then answer unasked; return; fi
@@ -135,7 +129,13 @@ PREPARE = r"""
 entry=$root/CACHE/$kind/$key
 told() { printf '\n@%s %s\n' "$nonce" "$*"; }
 unasked() { told item 0 unasked; exit 0; }
-ids_of() { ask squeue -h --me -n "$prefix$1" -o %i "${@:2}"; } # ids_of N OPTION...: of the jobs of that attempt's name
+ids_of() { # ids_of N OPTION...: of the jobs of that attempt's name
+  local rows said job id
+  inquire "$prefix$1 [0-9]" squeue -h --me -n "$prefix$1" -o '%j %i' "${@:2}" || return
+  while read -r job id _; do
+    [ "$job" != "$prefix$1" ] || ! is_id "$id" || printf '%s\n' "$id"
+  done <<<"$rows"
+}
 over() { # over N: whether the job of that attempt has certainly ended
   local live
   [ ! -e "$root/$attempts/try-$1/exit" ] || return 0
@@ -184,14 +184,15 @@ say() { printf '\n@%s %s\n' "$nonce" "$*"; }
 mapfile -t asked
 say now "$(date +%s)"
 [ -z 'STORAGE' ] || say storage "$(room)"
-rows=$(ask squeue -h --me -t all -o 'SQUEUE_FORMAT')
+inquire '[0-9][^|]*[|]' squeue -h --me -t all -o 'SQUEUE_FORMAT'
 code=$?
 say squeue "$code"
+[ "$code" = 0 ] || printf '%s\n' "$said"
 declare -A jobs=() size=()
 while IFS='|' read -r id _ _ _ _ _ job _; do
-  case $job in PREFIX* | PREPARING*) jobs[$job]+=" $id " ;; esac
+  case $job in PREFIX* | PREPARING*) ! is_id "$id" || jobs[$job]+=" $id " ;; esac
 done < <(printf '%s\n' "$rows")
-printf '%s\n' "$rows" | grep -F -e '|PREFIX' -e '|PREPARING'
+[ "$code" != 0 ] || printf '%s\n' "$rows" | grep -F -e '|PREFIX' -e '|PREPARING'
 names=() paths=() offsets=() since=() entries=()
 for line in "${asked[@]}"; do
   IFS=$'\t' read -r name path offset from entry <<<"$line"
@@ -212,12 +213,11 @@ for i in "${!names[@]}"; do
   absent+=("$name")
   { [ -n "$oldest" ] && [ "$oldest" -le "${since[i]}" ]; } || oldest=${since[i]}
 done
-code=0
 for ((i = 0; i < ${#absent[@]}; i += SACCT_NAMES)); do # one argument may not grow without bounds
-  said=$(IFS=, && ask sacct -X -n -P --name="${absent[*]:i:SACCT_NAMES}" -S "$(TZ=UTC date -d "@$oldest" +%FT%T)" \
-    -o SACCT_FIELDS 2>&1) || code=$?
-  say sacct "$code"
-  printf '%s\n' "$said"
+  some=$(IFS=, && printf '%s' "${absent[*]:i:SACCT_NAMES}")
+  inquire '[0-9]+[|]' sacct -X -n -P --name="$some" -S "$(TZ=UTC date -d "@$oldest" +%FT%T)" -o SACCT_FIELDS
+  say sacct "$?"
+  for text in "$rows" "$said"; do [ -z "$text" ] || printf '%s\n' "$text"; done
 done
 budget=POLL_BYTES
 for i in "${!names[@]}"; do
@@ -247,7 +247,7 @@ CANCEL = r"""
 umask 077
 say() { printf '\n@%s %s\n' "$nonce" "$*"; }
 mapfile -t asked
-live() { ask squeue -h --me -t all -o 'SQUEUE_FORMAT'; }
+live() { inquire '[0-9][^|]*[|]' squeue -h --me -t all -o 'SQUEUE_FORMAT'; }
 declare -A wanted=()
 for line in "${asked[@]}"; do
   IFS=$'\t' read -r name path <<<"$line"
@@ -261,20 +261,20 @@ for line in "${asked[@]}"; do
   [ -e "$root/$path/owner" ] || say open "$name"
   rm -f "$root/$path/PACKAGE" # it may hold secrets, and a job that never starts does not remove it
 done
-rows=$(live) || { say squeue 1; exit 0; }
+live || { say squeue 1; exit 0; }
 ids=()
 while IFS='|' read -r id _ _ _ _ _ job _; do
-  case $job in PREFIX*) [ -z "${wanted[$job]-}" ] || ids+=("$id") ;; esac
+  case $job in PREFIX*) [ -z "${wanted[$job]-}" ] || ! is_id "$id" || ids+=("$id") ;; esac
 done < <(printf '%s\n' "$rows")
 [ "${#ids[@]}" = 0 ] || scancel "${ids[@]}" </dev/null
-rows=$(live)
+live
 say squeue "$?"
 printf '%s\n' "$rows" | grep -F '|PREFIX'
 say "done"
 """.strip()
 
 JOBS = r"""
-rows=$(ask squeue -h --me -o 'MARKED_FORMAT')
+inquire '[0-9][^|]*[|]' squeue -h --me -o 'MARKED_FORMAT'
 printf '\n@%s squeue %s\n' "$nonce" "$?"
 grep -F -e '|PREFIX' -e '|PREPARING' <<<"$rows"
 printf '\n@%s done\n' "$nonce"

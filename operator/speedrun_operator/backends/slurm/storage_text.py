@@ -45,12 +45,12 @@ LIST = r"""
 say() { printf '\n@%s %s\n' "$nonce" "$*"; }
 cache=$root/CACHE
 say now "$(date +%s)"
-rows=$(ask squeue -h --me -t all -o '%i %T') || { say squeue 1; exit 0; }
+inquire '[0-9][^ ]* [A-Z][A-Z]' squeue -h --me -t all -o '%i %T' || { say squeue 1; exit 0; }
 say squeue 0
 declare -A live=()
 while read -r id state; do
   case $state in COMPLETED | FAILED | CANCELLED* | TIMEOUT | OUT_OF_MEMORY | NODE_FAIL | BOOT_FAIL | DEADLINE) ;;
-  *) [ -z "$id" ] || live[$id]=1 ;;
+  *) ! is_id "$id" || live[$id]=1 ;;
   esac
 done <<<"$rows"
 for file in "$cache"/uses/*; do
@@ -93,7 +93,7 @@ printf '\n@%s done\n' "$nonce"
 
 # `kept` has the first eight characters of the UIDs of live Speedruns.
 LEDGERS = r"""
-rows=$(ask squeue -h --me -t all -o '|%i|') || { printf '\n@%s squeue 1\n' "$nonce"; exit 0; }
+inquire '[|][0-9]' squeue -h --me -t all -o '|%i|' || { printf '\n@%s squeue 1\n' "$nonce"; exit 0; }
 mapfile -t kept
 old() { # old DIR: whether nothing of its job is younger than the limit, and the job is not there any more
   local file id=
