@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,11 +21,12 @@ from testbed.part import Place
 from testbed.slurm import Slurm
 
 Follow = Callable[[str], Story]
+LOST_AFTER = 10
 
 
 @pytest.fixture(scope="module")
 def operator(bed: Facts, place: Place) -> Iterator[Operator]:
-    operator = Operator(place, bed, {"SPEEDRUN_SLURM__LOST_AFTER_SECONDS": "10"})
+    operator = Operator(place, bed, {"SPEEDRUN_SLURM__LOST_AFTER_SECONDS": str(LOST_AFTER)})
     operator.install()
     operator.start()
     yield operator
@@ -150,23 +152,44 @@ def test_when_slurms_programs_cannot_authenticate_nothing_is_concluded(
     assert world.jobs_ever(runs.get("munge")["metadata"]["uid"]) == [job]
 
 
-SILENT = 'if [ -e "$notes/silent" ]; then echo "$0: error: Munge encode failed" >&2; exit 0; fi; exec "$real" "$@"'
+SILENT = """
+if [ -e "$notes/silent" ]; then
+  date +%s >>"$notes/asked"
+  echo "$0: error: Munge encode failed" >&2
+  exit 0
+fi
+exec "$real" "$@"
+"""
+
+
+def asked_for(notes: Path) -> int:
+    """Seconds between the first and the last question that was answered with silence."""
+    asked = [int(each) for each in (notes / "asked").read_text().split()]
+    return asked[-1] - asked[0]
 
 
 @pytest.mark.full
-def test_a_program_that_fails_with_an_exit_code_of_0_concludes_nothing(
+def test_programs_that_fail_with_an_exit_code_of_0_lose_no_job(
     runs: Speedruns, login: Login, world: World, story: Follow
 ) -> None:
-    """BR-020, variant: a site's wrapper turns Slurm's failures into empty answers."""
+    """BR-020, variant: a site's wrapper turns Slurm's failures into empty answers, for longer than a lost job is waited
+    for, while the job runs and its log says nothing new."""
     with world.programs(squeue=SILENT, sacct=SILENT) as notes, story("wrapped") as told:
         login.drop_sessions()
-        runs.apply(slow("wrapped", 5))
+        runs.apply(slow("wrapped", 3, intervalMilliseconds=15 * 1000))
         job = runs.wait_phase("wrapped", "Training")["job"]
         (notes / "silent").touch()
-        until("the job to end meanwhile", lambda: world.state(job) == "COMPLETED")
-        assert runs.status("wrapped")["phase"] in ("Training", "Succeeded")
+        runs.wait("wrapped", "unreachable", lambda each: reachable(each, "False"))
+        until("as many questions as that takes", lambda: asked_for(notes) > 2 * LOST_AFTER, timeout=60)
+        status = runs.status("wrapped")
+        assert (status["phase"], world.state(job)) == ("Training", "RUNNING")
+        said = condition(status, "BackendReachable")
+        assert (said["status"], said["reason"]) == ("False", "SlurmUnreachable")
+        assert "Munge encode failed" in said["message"]
         (notes / "silent").unlink()
-        assert runs.wait_finished("wrapped")["phase"] == "Succeeded"
+        status = runs.wait_finished("wrapped", timeout=120)
     login.drop_sessions()
+    assert (status["phase"], [each["jobId"] for each in status["allocations"]]) == ("Succeeded", [job])
     assert told.never_went_back()
+    assert [word for word, _ in told.said("BackendReachable")] == ["True", "False", "True"]
     assert world.jobs_ever(runs.get("wrapped")["metadata"]["uid"]) == [job]
