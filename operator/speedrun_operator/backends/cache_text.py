@@ -235,7 +235,8 @@ make_data() {
   if [ -n "$code_key" ]; then cp -a "$cache/code/$code_key/tree" "$work"; else mkdir "$work"; fi || return
   mkdir -p "$(dirname "$work/$data_path")" && rm -rf "${work:?}/$data_path" &&
     ln -s "$part/files" "$work/$data_path" || return
-  (last=; while sleep WATCH_SECONDS; do
+  # Its sleep outlives it: whoever reads what we say must not wait for that.
+  (last=; while sleep WATCH_SECONDS >/dev/null 2>&1; do
     now=$(present)
     [ "$now" = "$last" ] || progress data "$now" "$total" files
     last=$now

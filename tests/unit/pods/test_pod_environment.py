@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from speedrun_operator.backends import cache_text
 from speedrun_operator.planning import RunPlan
 from speedrun_operator.recipes.recipe import Container, Data, Downloads, Stage, Step
-from unit.pods.containers import Containers
+from unit.pods.containers import SECONDS, Containers
 from unit.pods.test_pod_manifest import planned
 
 VENV = "/nowhere/venv"
@@ -78,6 +79,13 @@ def test_an_environment_is_made_once_at_its_place_and_data_are_fetched_with_it(p
         assert word not in pod.log
     assert pod.run(of(pod, says, pods=planned(pods={"image": "registry.local/other:2"}).pods), allocation=2) == 0
     assert "built" in pod.log  # another image may have another Python
+
+
+def test_a_container_ends_when_its_work_does(pod: Containers, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What looks how far it is, and what holds its lock, sleeps on: nobody waits for that with GPUs in hand."""
+    for name in ("WATCH_SECONDS", "BEAT_SECONDS"):
+        monkeypatch.setattr(cache_text, name, 2 * SECONDS)
+    assert pod.run(of(pod, "true")) == 0, pod.log
 
 
 def test_an_environment_that_cannot_be_made_leaves_nothing(pod: Containers) -> None:

@@ -30,7 +30,7 @@ mkdir -p "$ledger" || { echo "speedrun: cannot write to $ledger" >&2; exit 74; }
 
 # The log goes to the cache volume, too: there it outlives the pod.
 _KEEP = r"""
-exec 3>&1 > >(trap '' TERM INT; exec tee -a "$ledger/log" >&3) 2>&1
+exec 3>&1 > >(trap '' TERM INT; exec tee -a "$ledger/log" >&3) 2>&1 3>&-
 keeper=$!
 """.strip()
 
