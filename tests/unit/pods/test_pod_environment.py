@@ -69,7 +69,7 @@ def test_an_environment_is_made_once_at_its_place_and_data_are_fetched_with_it(p
     says = f'{VENV}/bin/tool; ls "$SPEEDRUN_DATA" data/tiny; cat "$HUB/kernel"; echo "$SPEEDRUN_VENV"'
     assert pod.run(of(pod, says)) == 0, pod.log
     (made,) = (pod.cache / ".cache" / "python").iterdir()
-    assert f"\n{made}/venv\n" in pod.log and (made / "MANIFEST").exists()
+    assert f"\n{made}/venv\n" in pod.log and (made / "manifest").exists()
     assert pod.log.count("tiny_000001.bin") == 2
     assert [each.name for each in pod.read().runs[0].stages] == ["image", "data", "downloads", "proof", "train"]
     for word in ("built", "fetching", "loading"):
@@ -79,6 +79,19 @@ def test_an_environment_is_made_once_at_its_place_and_data_are_fetched_with_it(p
         assert word not in pod.log
     assert pod.run(of(pod, says, pods=planned(pods={"image": "registry.local/other:2"}).pods), allocation=2) == 0
     assert "built" in pod.log  # another image may have another Python
+
+
+def test_what_pip_is_told_by_a_runs_variables_makes_another_environment(pod: Containers) -> None:
+    """Else a run without them would find what another one had pip install."""
+    entries = pod.cache / ".cache" / "python"
+    plain = of(pod, "true", data=None, downloads=None)
+    elsewhere = replace(plain, env=(("PIP_INDEX_URL", "https://mirror.local/simple"), ("OTHER", "$(RUN)")))
+    made = []
+    for number, plan in enumerate((plain, elsewhere.for_runs([(0, "A")]), elsewhere.for_runs([(1, "A")]), plain)):
+        before = set(entries.glob("*"))
+        assert pod.run(plan, allocation=number) == 0, pod.log
+        made.append(len(set(entries.glob("*")) - before))
+    assert made == [1, 1, 0, 0]
 
 
 def test_a_container_ends_when_its_work_does(pod: Containers, monkeypatch: pytest.MonkeyPatch) -> None:

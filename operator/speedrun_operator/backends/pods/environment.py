@@ -33,13 +33,15 @@ image_stage() { plain image-probe || lacks 'what the recipe looks for'; }
 
 _VENV = r"""
 image_stage() {
-  local place code
+  local place code name told_pip
   [ ! -s "$ledger/venv" ] || return 0 # for another run of this pod
   export SPEEDRUN_VENV=OWN_VENV
   if ! plain image-probe >/dev/null 2>&1; then
     python3 -c 'import ensurepip, venv' 2>/dev/null || lacks 'python3 with venv and ensurepip (python3-venv)' || return
+    # By these the run tells pip where to look, and for what.
+    told_pip=$(for name in "${!PIP_@}"; do printf '%s=%s\n' "$name" "${!name}"; done)
     key=$(join BASE "$(python3 -c 'import platform, sys; print(sys.version, platform.machine())')" \
-      ${code_key:+"$(told "code/$code_key" input.files)"})
+      ${code_key:+"$(told "code/$code_key" input.files)"} ${told_pip:+"$told_pip"})
     place=$cache/python/$key
     export SPEEDRUN_VENV=$place/venv
     if [ ! -s "$place/MANIFEST" ]; then
@@ -123,7 +125,7 @@ def image(plan: RunPlan) -> tuple[list[str], dict[str, str]]:
         lines += [moved(step, plan).rstrip("\n"), f"{said} {number} {total}"]
     files["build-python.sh"] = "\n".join(lines)
     base = keys.digest("python", plan.pods.image, *python)
-    text = _VENV.replace("OWN_VENV", shlex.quote(container.venv)).replace("BASE", base)
+    text = cache_text.fill(_VENV).replace("OWN_VENV", shlex.quote(container.venv)).replace("BASE", base)
     return [*cache_functions(), text], files
 
 
