@@ -13,6 +13,7 @@ import pytest
 from cluster.pods.pods import on_pods, pods_of, slow_pod, trains
 from cluster.speedruns import Speedruns, condition, speedrun
 from cluster.waiting import until
+from testbed.image import BARE
 from testbed.kubectl import Kubectl
 from testbed.node import Node
 from testbed.operator import Operator
@@ -160,7 +161,7 @@ def test_one_pod_for_each_allocation_and_nothing_else_is_left(runs: Speedruns, k
 def test_a_fork_with_a_patch_runs_at_the_commit_that_its_first_pod_found(
     runs: Speedruns, node: Node, kubectl: Kubectl, tmp_path: Path
 ) -> None:
-    """As far as the bed's image goes, which has no environment for it and can make none."""
+    """As far as an image goes that has no environment for it and can make none."""
     fork = Repository(tmp_path / "fork")
     commit = fork.commit({"train_gpt.py": "import torch\n", "requirements.txt": "numpy\n"})
     (fork.path / "train_gpt.py").write_text("import torch  # mine\n")
@@ -174,7 +175,7 @@ def test_a_fork_with_a_patch_runs_at_the_commit_that_its_first_pod_found(
         "revision": "main",
         "patch": {"configMapRef": {"name": "mine", "key": "diff"}},
     }
-    fields = {"gpus": {"count": 1}, "runs": 2, "parallelism": 2}
+    fields = {"gpus": {"count": 1}, "runs": 2, "parallelism": 2, "pods": {"image": BARE}}
     wanted = on_pods("forked", "modded-nanogpt", {}, **fields)
     wanted["spec"]["recipe"]["source"] = source
     runs.apply(wanted)
