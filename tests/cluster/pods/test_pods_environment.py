@@ -116,6 +116,7 @@ def test_what_one_pod_made_another_one_uses(runs: Speedruns, kubectl: Kubectl, c
     assert {path: path.stat().st_mtime_ns for path in files} == before
 
 
+@pytest.mark.full
 def test_a_build_that_fails_is_told_and_leaves_nothing(
     runs: Speedruns, kubectl: Kubectl, cache: Path, forked: Forked
 ) -> None:
