@@ -57,13 +57,13 @@ def namespace(kubectl: Kubectl) -> Iterator[str]:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """What a failed test's Speedruns and events said: its namespace is gone before anybody can look."""
+    """What a failed test's Speedruns, pods and events said: its namespace is gone before anybody can look."""
     report = yield
     names = getattr(item, "funcargs", {})
     if report.when == "call" and report.failed and {"place", "kubectl", "namespace"} <= set(names):
-        for what in ("speedruns", "events"):
+        for what, form in SHOWN.items():
             try:
-                said = names["kubectl"]("get", what, "-n", names["namespace"], *SHOWN[what])
+                said = names["kubectl"]("get", what, "-n", names["namespace"], *form)
             except (KubectlFailed, subprocess.TimeoutExpired) as error:
                 said = str(error)
             report.sections.append((f"{what} of the test's namespace", said))

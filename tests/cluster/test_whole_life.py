@@ -112,8 +112,11 @@ def test_env_and_parameters_reach_each_run_with_its_number_and_arm(runs: Speedru
     named = {"BASH_ENV": str(shown), "WHICH": "number $(RUN)", "SIDE": "$(ARM)"}
     spec = series_spec(2, 2) | {"env": [{"name": name, "value": value} for name, value in named.items()]}
     spec["recipe"]["parameters"]["intervalMilliseconds"] = "$(RUN)"
-    runs.apply(quick("told") | {"spec": spec})
-    status = runs.wait_finished("told")
+    try:
+        runs.apply(quick("told") | {"spec": spec})
+        status = runs.wait_finished("told")
+    finally:
+        shown.unlink()
     log = log_of(status).read_text()
     assert re.findall("^seen .*$", log, re.MULTILINE) == [f"seen number {run} of A, pausing {run}" for run in (0, 1)], (
         log

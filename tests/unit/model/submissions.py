@@ -37,8 +37,9 @@ def items(command: str) -> list[Item]:
     found: list[Item] = []
     for word in shlex.split(calls):
         if word.startswith("script="):
-            head, number = re.fullmatch(r"script=(.*)\$\{bodies\[(\d+)]}", word, re.DOTALL).groups()  # type: ignore[union-attr]
-            found.append(Item(head + bodies[int(number)], "", "", "", []))
+            parts = re.fullmatch(r"script=(.*)\$\{bodies\[(\d+)]}", word, re.DOTALL)
+            assert parts is not None, word
+            found.append(Item(parts[1] + bodies[int(parts[2])], "", "", "", []))
         else:
             found[-1].arguments.append(word)
     for each in found:
