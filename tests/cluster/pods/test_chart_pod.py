@@ -101,7 +101,7 @@ def test_installed_upgraded_and_uninstalled_on_a_node(
     assert (status["phase"], len(status["allocations"])) == ("Succeeded", 1)
     assert len(jobs_ever(slurm, release.runs.get("live")["metadata"]["uid"])) == 1
     log = kubectl("logs", f"deployment/{NAME}", "-n", release.home)
-    assert "403" not in log and "Traceback" not in log, log
+    assert "orbidden" not in log and "Traceback" not in log, log
 
     uid = release.runs.get("free")["metadata"]["uid"]
     release.uninstall("--wait", "--timeout=120s")
