@@ -54,6 +54,8 @@ def custom_resource_definition() -> dict[str, Any]:
     ]
     for name, keys in {"allocations": ["id"], "runs": ["index", "arm"], "preparing": ["stage"]}.items():
         status["properties"][name] |= {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": keys}
+    # It has one writer. Kept by field, who owns each would be half of the object, read and written at each change.
+    status["x-kubernetes-map-type"] = "atomic"
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
@@ -158,8 +160,8 @@ def _convert(node: Schema, definitions: Schema) -> Schema:
     if "anyOf" in node:
         return _any_of(node, definitions)
     out = {key: value for key, value in node.items() if key in _KEPT and value is not None}
-    if out.get("default") in ({}, []) and "properties" not in node:
-        out.pop("default")
+    if out.get("default") in ({}, [], "") and "properties" not in node:
+        out.pop("default")  # absent says the same, and what is stored is read and compared at every write
     if "properties" in node:
         out["properties"] = {name: _convert(each, definitions) for name, each in node["properties"].items()}
         if any("default" in each for each in out["properties"].values()) and "default" in node:
