@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from speedrun_operator.backends.base import AllocationRef, Backend, Place, PrepareRef, Snapshot
 from speedrun_operator.entries import Entry, Setup
@@ -51,6 +51,10 @@ class Questions:
             {uid: found for uid, found in refs.items() if found},
             {uid: found for uid, found in makes.items() if found},
         )
+
+    def none(self) -> Questions:
+        """The same, asked about nothing."""
+        return replace(self, allocations={}, preparing={})
 
     @property
     def uids(self) -> Iterable[str]:

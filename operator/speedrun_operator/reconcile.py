@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections import Counter
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -20,7 +19,7 @@ from speedrun_operator.api.cluster import ClusterState
 from speedrun_operator.api.names import Identity
 from speedrun_operator.api.resource import Resource
 from speedrun_operator.api.spec import Backend as Kind
-from speedrun_operator.backends.base import Backend, Place, Snapshot, Sources
+from speedrun_operator.backends.base import Backend, Place, Sources
 from speedrun_operator.entries import Entry, Setup, kind_of, lent, newer
 from speedrun_operator.expiry import Expiry
 from speedrun_operator.finished import Finished
@@ -31,16 +30,15 @@ from speedrun_operator.lifecycle.observation import Busy, Observed, Outcome, Pre
 from speedrun_operator.lifecycle.situation import Situation, Waiting
 from speedrun_operator.places import Places
 from speedrun_operator.planner import Planner
-from speedrun_operator.planning import RunPlan
+from speedrun_operator.planning import Refusal, RunPlan
+from speedrun_operator.polling import Polling
 from speedrun_operator.preparation.storage import Storage
-from speedrun_operator.questions import Questions
 from speedrun_operator.record import Record
 from speedrun_operator.release import Release
 
 logger = logging.getLogger(__name__)
 
 MOST_ROUNDS = 8
-POLL_LEAST = 1.0
 RETRY_FIRST, RETRY_LONGEST = 2.0, 60.0
 MOST_SLEEP = 3600.0
 
@@ -61,17 +59,21 @@ class Engine:
         self._tasks: set[asyncio.Task[None]] = set()
         self.expiry = Expiry(kube, setup.clock)
         self.finished = Finished(setup.most_finished)
-        self.polls: Counter[tuple[Kind, bool]] = Counter()
-        """By backend, and whether it answered."""
         self._record = Record(kube, setup.clock)
         self._planner = Planner(kube, self._places.sources, setup.recipes, setup.site)
         self._jobs = Jobs(self._places.backends, setup, self._planner)
         self._release = Release(kube, self._jobs, setup)
+        self._polling = Polling(self._entries, self._places, self._jobs, setup, self._reconcile)
 
     @property
     def jobs(self) -> Jobs:
         """What was asked of the backends, for its counts."""
         return self._jobs
+
+    @property
+    def polls(self) -> Mapping[tuple[Kind, bool], int]:
+        """Polls since the start by backend, and whether it answered."""
+        return self._polling.polls
 
     @property
     def storage(self) -> Storage | None:
@@ -149,60 +151,13 @@ class Engine:
 
     async def run(self) -> None:
         """Poll until cancelled."""
-        loops = [self.expiry.run(), *map(self._follow, self._places.all())]
+        loops = [self.expiry.run(), *map(self._polling.follow, self._places.all())]
         side = [asyncio.create_task(each) for each in loops]
         try:
             await asyncio.gather(*side)
         finally:
             for task in (*side, *self._tasks):
                 task.cancel()
-
-    async def _follow(self, place: Place) -> None:
-        """Poll all that is live in one place, and what it has news of in between."""
-        while True:
-            period = self._setup.period(place.kind) * random.uniform(0.9, 1.1)
-            backend = self._places.backends.get(place)
-            if backend is None:
-                await asyncio.sleep(period)
-                continue
-            began = self._clock.monotonic()
-            snapshot = await self._poll(place, backend)
-            took = self._clock.monotonic() - began
-            period = 0.0 if snapshot.behind else period
-            # It is left alone for at least as long as it was kept busy.
-            end = self._clock.monotonic() + max(POLL_LEAST, snapshot.rest, took, period - took)
-            while (left := end - self._clock.monotonic()) > 0:
-                names = await backend.changed(left)
-                if names is None:
-                    break
-                await self._poll(place, backend, names)
-
-    async def _poll(self, place: Place, backend: Backend, names: frozenset[str] | None = None) -> Snapshot:
-        """One poll of everything live there, or of `names`."""
-        questions = Questions.of(self._entries, self._setup, place, backend, names)
-        if not questions.uids:
-            return Snapshot()
-        snapshot = self._places.gone()
-        if snapshot is None:
-            snapshot = await questions.ask(self._jobs)
-            self.polls[place.kind, snapshot.error is None] += 1
-            if self._places.backends.get(place) is not backend:
-                return Snapshot()  # its login has changed meanwhile, and with it who was asked
-        self._places.noted(place, snapshot)
-        await asyncio.gather(*(self._after_poll(uid, questions, snapshot) for uid in questions.uids))
-        return snapshot
-
-    async def _after_poll(self, uid: str, questions: Questions, snapshot: Snapshot) -> None:
-        entry = self._entries.get(uid)
-        if entry is None:
-            return
-        entry.quiet_polls += 1
-        if entry.lock.locked() and (snapshot.error is not None or not await entry.free_soon()):
-            return  # whoever works on it asks the backend, too, and later than this poll did
-        observed = questions.observed(uid, snapshot)
-        prepared = questions.prepared(uid, self._setup.preparing(entry.resource), snapshot)
-        if observed or prepared or snapshot.error:
-            await self._reconcile(uid, observed=observed, prepared=prepared, unanswered=snapshot.error)
 
     def _wake(self, uid: str) -> None:
         entry = self._entries[uid]
@@ -302,14 +257,11 @@ class Engine:
                 return True
             if not resource.protected:
                 return True  # Kopf adds the finalizer; its event wakes us
-            forbidden = self._setup.waits(resource)
-            around, login = self._places.around(resource), self._setup.login(resource)
+            forbidden, login = self._setup.waits(resource), self._setup.login(resource)
             async with lent(slots):
-                plan_, waiting = await self._planner.plan(resource, look=forbidden is None)
-                if forbidden is None and waiting is None and kind_of(resource) is Kind.SLURM:
-                    plan_, waiting = await around.placed(resource, plan_, observed.values())
+                plan_, waiting = await self._plan(resource, observed.values(), look=forbidden is None)
                 seen = [*observed.values(), *(each.job for each in prepared.values())]
-                controller_started = await around.controller_started(seen)
+                controller_started = await self._places.around(resource).controller_started(seen)
             if entry.resource is not resource:  # it changed meanwhile
                 continue
             entry.now_missing(waiting)
@@ -325,7 +277,7 @@ class Engine:
                 gone=gone,
                 unanswered=self._setup.elsewhere(resource) or unanswered,
                 controller_started=controller_started,
-                storage=around.storage,
+                storage=self._places.around(resource).storage,
                 prepared=prepared,
                 ensured=ensured,
                 policy=self._setup.policy,
@@ -360,3 +312,12 @@ class Engine:
                 return is_settled(decision.status) and waiting is None
             observed, prepared, unanswered = {}, {}, None
         return False
+
+    async def _plan(
+        self, resource: Resource, observed: Collection[Observed], *, look: bool
+    ) -> tuple[RunPlan | Refusal | None, Waiting | None]:
+        """The plan at its place in the cluster, or what it waits for; without `look` nobody is asked."""
+        plan_, waiting = await self._planner.plan(resource, look=look)
+        if look and waiting is None and kind_of(resource) is Kind.SLURM:
+            return await self._places.around(resource).placed(resource, plan_, observed)
+        return plan_, waiting

@@ -101,7 +101,7 @@ async def test_a_submission_cut_in_the_middle_of_its_files_submits_nothing(world
     await world.backend.observe([])
     world.wire.mute_after = 100_000  # past the scripts, within the package
     submitting = asyncio.create_task(world.backend.submit(ref, plan))
-    await world.eventually("half the package", lambda: bool(list(world.path(world.root).glob(".incoming-*"))))
+    await world.eventually("half the package", lambda: bool(list(world.path(world.root).glob(".incoming-*.0"))))
     world.wire.cut()
     outcome = await submitting
     assert isinstance(outcome, Unknown) and not outcome.reachable

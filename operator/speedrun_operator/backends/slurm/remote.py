@@ -45,7 +45,7 @@ look_again() { # whether claim number $last, without a job as yet, may be follow
   fi
 }
 withdraw() {
-  rm -f "$dir/SCRIPT" "$dir/PACKAGE" "$dir/.sbatch.err" "$dir/.clock" "$claim"
+  rm -f "$dir/SCRIPT" "$dir/PACKAGE" "$dir/.clock" "$claim"
   rmdir "$dir" 2>/dev/null
 }
 item() { # item NUMBER PATH NAME SINCE PACKAGE ARGUMENT...: submits $script, unless it was, or a claim stands
@@ -54,7 +54,7 @@ item() { # item NUMBER PATH NAME SINCE PACKAGE ARGUMENT...: submits $script, unl
   [ "$((SECONDS - began))" -lt BATCH_SECONDS ] || stop=1
   if [ -n "$stop" ]; then answer later; return; fi
   # First of all the directory, so that a cancellation finds a place for its mark.
-  if [ ! -d "$dir" ] && ! mkdir -p "$dir"; then answer storage; return; fi
+  if { [ ! -d "$dir" ] && ! mkdir -p "$dir"; } || [ ! -e "$incoming.err" ]; then answer storage; return; fi
   if [ -s "$dir/jobid" ] && read -r id at _ <"$dir/jobid" && is_id "$id"; then answer accepted "$id" "$at"; return; fi
   id=
   if [ -s "$dir/owner" ] && read -r id <"$dir/owner" && [ -n "$id" ]; then
@@ -78,9 +78,9 @@ item() { # item NUMBER PATH NAME SINCE PACKAGE ARGUMENT...: submits $script, unl
     return
   fi
   if ! printf '%s' "$script" >"$dir/SCRIPT" || ! unpack "$package"; then withdraw; answer storage; return; fi
-  said=$(sbatch "$@" --chdir="$dir" --output="$dir/LOG" "$dir/SCRIPT" 2>"$dir/.sbatch.err" </dev/null)
+  said=$(sbatch "$@" --chdir="$dir" --output="$dir/LOG" "$dir/SCRIPT" 2>"$incoming.err" </dev/null)
   code=$?
-  IFS= read -r -d '' error <"$dir/.sbatch.err"
+  IFS= read -r -d '' error <"$incoming.err"
   id=
   while read -r each; do
     [[ ! $each =~ ^('Submitted batch job ')?([0-9]+)(';'.*|' on cluster '.*)?$ ]] || id=${BASH_REMATCH[2]}
@@ -101,7 +101,6 @@ item() { # item NUMBER PATH NAME SINCE PACKAGE ARGUMENT...: submits $script, unl
 }
 receive() { # the packages, from standard input; a connection that was cut must not leave half of one to run
   local each
-  trap 'rm -f "$incoming".*' EXIT
   for each in "${!packages[@]}"; do
     head -c "${packages[each]}" >"$incoming.$each"
     [ "$(stat -c %s "$incoming.$each")" = "${packages[each]}" ] || rm -f "$incoming.$each"
@@ -111,6 +110,8 @@ unpack() { [ -z "$1" ] || cp "$incoming.$1" "$dir/PACKAGE"; }
 incoming=$root/.incoming-$nonce stop='' asked=''
 declare -A known=()
 mkdir -p "${dirs[@]}" 2>/dev/null
+trap 'rm -f "$incoming".*' EXIT
+: >"$incoming.err" # one for all: on a file system that many share, a new file is dear
 [ "${#packages[@]}" = 0 ] || receive
 if rows=$(rows_of "$names"); then
   asked=1
