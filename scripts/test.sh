@@ -13,11 +13,12 @@ part() { # part NAME COMMAND...: says how long it took
 }
 
 part lint bash scripts/lint.sh
-# Four at a time: many wait, for a timeout or a process, most of their time.
-part "unit tests" .venv/bin/python -m pytest -q -n 4 --dist worksteal -m "$select" tests/unit
-# The trainer's tests run with the Python that jobs run with: it has torch, and nothing of the operator.
+# It has torch, and nothing of the operator. Debian's packages come with it.
 echo "== the jobs' Python (the first time it fetches torch)"
 job_python=$(.venv/bin/python -m testbed python)
+# Four at a time: many wait, for a timeout or a process, most of their time.
+part "unit tests" .venv/bin/python -m pytest -q -n 4 --dist worksteal -m "$select" tests/unit
+# With the Python that jobs run with.
 part "trainer tests" "$job_python" -m pytest -q -m "$select" -c tests/trainer/pytest.ini tests/trainer
 # Two at a time, each with a bed of its own; those of one file after another, for they share what they start.
 beds=2

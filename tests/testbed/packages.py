@@ -33,6 +33,7 @@ PACKAGES = (
     "openssh-server",
     "python3-venv",
     "runc",
+    "shellcheck",  # of the texts that run on login nodes and in jobs
     "slurm-client",
     "slurm-wlm-basic-plugins",
     "slurmctld",

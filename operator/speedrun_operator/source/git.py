@@ -38,7 +38,7 @@ use_secret() {{ # use_secret DIRECTORY: `own_git` is to use $git_secret for $rep
   git_ssh=$ssh
 }}
 own_git() {{
-  GIT_TERMINAL_PROMPT=0 GIT_ASKPASS= SSH_ASKPASS= GIT_ALLOW_PROTOCOL=https:http:ssh:file GIT_SSH_COMMAND=$git_ssh \
+  GIT_TERMINAL_PROMPT=0 GIT_ASKPASS='' SSH_ASKPASS='' GIT_ALLOW_PROTOCOL=https:http:ssh:file GIT_SSH_COMMAND=$git_ssh \
     SPEEDRUN_GIT_SECRET=$git_secret ${{git_limit[@]+"${{git_limit[@]}}"}} \
     git ${{git_options[@]+"${{git_options[@]}}"}} "$@"
 }}
