@@ -8,6 +8,11 @@ from speedrun_operator.lifecycle.allocations import has_started, started_words, 
 from speedrun_operator.lifecycle.display import shown_run
 from speedrun_operator.lifecycle.situation import Notice
 
+# Reasons of the login (`login.errors`) that do not pass by themselves.
+NEEDS_A_PERSON = frozenset(
+    {"HostKeyMismatch", "HostKeyUnknown", "KnownHostsUnusable", "LoginKeyUnusable", "LoginAuthenticationFailed"}
+)
+
 
 def between(old: Status, new: Status) -> tuple[Notice, ...]:
     """Events for the transitions from `old` to `new`, in the order in which a person would tell them."""
@@ -101,7 +106,10 @@ def _turned(old: Status, new: Status, type_: ConditionType, *, warn: bool) -> No
 
 
 def _reachable(old: Condition | None, new: Condition | None) -> Notice | None:
-    if new is None or (old is not None and old.status == new.status):
+    """That it went or came back; and while it is away, what somebody must do about it."""
+    if new is None:
+        return None
+    if old is not None and old.status == new.status and (new.reason == old.reason or new.reason not in NEEDS_A_PERSON):
         return None
     if new.status == "False":
         return Notice(True, new.reason, new.message)

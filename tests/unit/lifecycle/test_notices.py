@@ -8,7 +8,8 @@ import pytest
 
 from speedrun_operator.api.phases import AllocationState, ConditionType, Phase
 from speedrun_operator.api.status import Allocation, Condition, Run, Status
-from speedrun_operator.lifecycle.notices import between
+from speedrun_operator.lifecycle.notices import NEEDS_A_PERSON, between
+from speedrun_operator.login.errors import Reason
 from unit.builders import NOON, at
 
 
@@ -97,9 +98,21 @@ REFUSED = condition("Admitted", "False", "UnknownRecipe", "there are others")
         ),
         pytest.param(
             status(None, condition("BackendReachable", "False", "Silence")),
-            status(None, condition("BackendReachable", "False", "HostKeyChanged")),
+            status(None, condition("BackendReachable", "False", "ConnectionLost")),
             [],
             id="still out of reach",
+        ),
+        pytest.param(
+            status(None, condition("BackendReachable", "False", "ConnectionLost")),
+            status(None, condition("BackendReachable", "False", "HostKeyMismatch")),
+            [(True, "HostKeyMismatch", "words")],
+            id="still out of reach, and now somebody must look",
+        ),
+        pytest.param(
+            status(None, condition("BackendReachable", "False", "HostKeyMismatch")),
+            status(None, condition("BackendReachable", "False", "LoginUnreachable")),
+            [],
+            id="out of reach in yet another way",
         ),
         pytest.param(
             status(None, condition("BackendReachable", "False")),
@@ -236,3 +249,7 @@ REFUSED = condition("Admitted", "False", "UnknownRecipe", "there are others")
 def test_between(old: Status, new: Status, told: list[tuple[bool, str, str]]) -> None:
     assert [(each.warning, each.reason, each.message) for each in between(old, new)] == told
     assert between(new, new) == ()
+
+
+def test_what_needs_a_person_is_a_reason_of_the_login() -> None:
+    assert set(Reason) >= NEEDS_A_PERSON
