@@ -78,6 +78,7 @@ def functions(plan: RunPlan) -> list[str]:
         "commit": known,
         "patch_hash": source.patch_hash,
         "source_path": "",
+        "source_content": "",
     }
     container, mentions = plan.container, plan.downloads.mentions if plan.downloads else None
     layouts = [f"{each.name}:{each.root}:{','.join(map(str, each.gpu_counts))}" for each in plan.layouts]
