@@ -170,6 +170,8 @@ def test_what_a_recipe_knows_has_no_default() -> None:
         "spec.pods": {},
         "spec.pods.sharedMemory": "16Gi",
         "spec.pods.tolerations[].operator": "Equal",
+        **dict.fromkeys([f"spec.pods.tolerations[].{name}" for name in ("key", "value", "effect")], ""),
+        "spec.env[].value": "",
         "spec.runs": 1,
         "spec.runsPerAllocation": 1,
         "spec.parallelism": 1,
