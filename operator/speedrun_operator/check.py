@@ -101,7 +101,7 @@ async def _kubernetes(kube: Kube, settings: Settings) -> AsyncIterator[Finding]:
     yield Finding("api", True, f"Kubernetes {version.get('gitVersion', 'of unknown version')}")
     yield await _crd(kube)
     for namespace in scopes(settings.watch.namespaces):
-        yield await _rights(kube, namespace, settings.pods.enabled)
+        yield await rights(kube, namespace, settings.pods.enabled)
     if settings.cluster_id is None:
         try:
             yield Finding("cluster id", True, await kube.cluster_uid())
@@ -125,9 +125,10 @@ async def _crd(kube: Kube) -> Finding:
             return Finding("crd", None, "served, but its schema is not published yet; look again in a moment")
 
 
-async def _rights(kube: Kube, namespace: str | None, pods: bool) -> Finding:
+async def rights(kube: Kube, namespace: str | None, pods: bool) -> Finding:
+    """Whether the account may do what the operator does, in a namespace (None: in all)."""
     where = f"namespace {namespace}" if namespace else "all namespaces"
-    missing = []
+    missing, by_name = [], ""
     for group, resource, subresource, verbs in [*RIGHTS, *(POD_RIGHTS if pods else ())]:
         for verb in verbs:
             attributes = {
@@ -148,8 +149,12 @@ async def _rights(kube: Kube, namespace: str | None, pods: bool) -> Finding:
                 )
             except ApiError as error:
                 return Finding("rights", None, f"{where}: {error}")
-            if not answer.get("status", {}).get("allowed"):
+            if answer.get("status", {}).get("allowed"):
+                continue
+            if resource == "secrets":  # a right to some by name is not seen by asking for any
+                by_name = "; Secrets only those that are allowed by name, if any (rbac.secretNames)"
+            else:
                 missing.append(f"{verb} {resource}{'/' if subresource else ''}{subresource}")
     if missing:
         return Finding("rights", False, f"{where}: not allowed: {', '.join(missing)}; grant them to this account")
-    return Finding("rights", True, f"{where}: all that is needed")
+    return Finding("rights", True, f"{where}: all that is needed{by_name}")

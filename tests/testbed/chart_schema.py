@@ -8,17 +8,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import yaml
 from pydantic import BaseModel
 from pydantic.alias_generators import to_camel
 
 from speedrun_operator.settings import Settings
+from testbed.helm import CHART
 
 Schema = dict[str, Any]
 
 NAME = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
+LABEL = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"  # of a Service (RFC 1035)
 NAMESPACE = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 IMAGE = r"^([A-Za-z0-9.-]+(:[0-9]+)?/)?[a-z0-9]+([._-]+[a-z0-9]+)*(/[a-z0-9]+([._-]+[a-z0-9]+)*)*$"
 GIVEN: Schema = {"minLength": 1}
+PASSED_ON: Schema = {"type": "object"}
 GROUPS = ("watch", "login", "slurm", "pods", "prepare", "cache", "policy", "platform")
 LEFT_OUT = {
     "kubeconfig": "the pod's account is used",
@@ -78,13 +82,17 @@ def schema() -> Schema:
         to_camel(name): _plain(settings["properties"][name])
         for name in ("log_format", "log_level", "logins_read_seconds")
     }
-    return {
+    needed = ["user", "keySecret", "knownHostsSecret"]
+    parent = {
+        "global": {"type": "object", "description": "Of a chart that has this one as a part."},
+        "enabled": {"type": "boolean", "description": "The same: its condition for this one."},
+    }
+    made = {
         "$schema": "http://json-schema.org/draft-07/schema#",
         "title": "Values of speedrun-operator",
         "type": "object",
         "additionalProperties": False,
-        "required": ["image", "watch", "login", "logins", "rbac"],
-        "properties": own | {"global": {"type": "object", "description": "Of a chart that has this one as a part."}},
+        "properties": own | parent,
         "allOf": [
             {
                 "if": _at("rbac.clusterWide", {"const": True}),
@@ -93,7 +101,7 @@ def schema() -> Schema:
             },
             {
                 "if": {"allOf": [_at("login.host", GIVEN), _at("logins", {"maxProperties": 0})]},
-                "then": {"allOf": [_at(f"login.{name}", GIVEN) for name in ("user", "keySecret", "knownHostsSecret")]},
+                "then": _at("login", {"required": needed, "properties": dict.fromkeys(needed, GIVEN)}),
             },
             {
                 "if": _at("login.host", {"maxLength": 0}),
@@ -101,6 +109,24 @@ def schema() -> Schema:
             },
         ],
     }
+    _complete(made, yaml.safe_load((CHART / "values.yaml").read_text()))
+    return made
+
+
+def _complete(schema: Schema, defaults: dict[str, Any]) -> None:
+    """Require each value whose default says something: a null takes it away, and the program's own would stand in.
+
+    What goes to Kubernetes as it is may be taken away; of texts, empty says the same as absent.
+    """
+    required = set(schema.get("required", ()))
+    for name, default in defaults.items():
+        value = schema["properties"][name]
+        if name == "resources" or PASSED_ON in (value, value.get("items")) or default in ("", {}):
+            continue
+        if "properties" in value:
+            _complete(value, default)
+        required.add(name)
+    schema["required"] = sorted(required)
 
 
 def _at(path: str, schema: Schema) -> Schema:
@@ -114,11 +140,11 @@ def _own() -> Schema:
     port = {"type": "integer", "minimum": 1, "maximum": 65535}
     ports = {"type": "array", "items": port}
     cidrs = _list(_text(r"^[0-9a-fA-F.:]+/[0-9]{1,3}$"))
-    free = {"type": "object"}
+    free = PASSED_ON
     texts = {"type": "object", "additionalProperties": {"type": "string"}}
     return {
-        "nameOverride": _text(NAME, empty=True, longest=52),
-        "fullnameOverride": _text(NAME, empty=True, longest=52),
+        "nameOverride": _text(NAMESPACE, empty=True, longest=52),
+        "fullnameOverride": _text(LABEL, empty=True, longest=52),
         "image": _object(
             repository=_text(IMAGE),
             tag=_text(r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$", empty=True),
@@ -165,7 +191,8 @@ def _own() -> Schema:
         ),
         "podDisruptionBudget": _object(enabled=_flag(), maxUnavailable={"type": "integer", "minimum": 0}),
         "resources": _object(requests=free, limits=free, claims={"type": "array"}),
-        "terminationGracePeriodSeconds": {"type": "integer", "minimum": 20},
+        # The hook waits for that pod to be gone, and helm for the hook, for five minutes.
+        "terminationGracePeriodSeconds": {"type": "integer", "minimum": 20, "maximum": 120},
         "nodeSelector": texts,
         "tolerations": {"type": "array", "items": free},
         "affinity": free,

@@ -1,15 +1,18 @@
 {{/* The whole name of what is installed: `speedrun-operator` for releases `speedrun` and `speedrun-operator`. */}}
 {{- define "speedrun.name" -}}
 {{- $chart := default .Chart.Name .Values.nameOverride -}}
+{{- $name := printf "%s-%s" .Release.Name $chart -}}
 {{- if .Values.fullnameOverride -}}
-{{- .Values.fullnameOverride -}}
+{{- $name = .Values.fullnameOverride -}}
 {{- else if hasPrefix (printf "%s-" .Release.Name) (printf "%s-" $chart) -}}
-{{- $chart -}}
+{{- $name = $chart -}}
 {{- else if contains $chart .Release.Name -}}
-{{- .Release.Name -}}
-{{- else -}}
-{{- printf "%s-%s" .Release.Name $chart | trunc 52 | trimSuffix "-" -}}
+{{- $name = .Release.Name -}}
 {{- end -}}
+{{- if not (regexMatch "^[a-z]" $name) -}}
+{{- fail (printf "%s begins with a digit, and the name of a Service may not: set fullnameOverride" $name) -}}
+{{- end -}}
+{{- $name | replace "." "-" | trunc 52 | trimSuffix "-" -}}
 {{- end -}}
 
 {{/* A name that no release in another namespace has, for what lies outside of the release's own. */}}

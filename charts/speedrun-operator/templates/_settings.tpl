@@ -22,6 +22,20 @@ Values have the settings' names in camelCase.
 {{- end -}}
 {{- $_ := set $settings "login" (include "speedrun.snake" $login | fromJson) -}}
 {{- with .Values.logins -}}
+{{- $bySecret := dict -}}
+{{- $byRoot := dict -}}
+{{- range $namespace, $login := . -}}
+{{- $same := omit $login "secret" | toJson -}}
+{{- if ne $same (dig $login.secret $same $bySecret) -}}
+{{- fail (printf "logins.%s names a Secret, %s, that another of logins names with another root, host or port: one login has one of each" $namespace $login.secret) -}}
+{{- end -}}
+{{- $_ := set $bySecret $login.secret $same -}}
+{{- $root := default $.Values.slurm.root $login.root -}}
+{{- if and (hasPrefix "/" $root) (ne $login.secret (dig $root $login.secret $byRoot)) -}}
+{{- fail (printf "logins.%s has the root %s of another login: set logins.%s.root to a directory that only its own user writes" $namespace $root $namespace) -}}
+{{- end -}}
+{{- $_ := set $byRoot $root $login.secret -}}
+{{- end -}}
 {{- $_ := set $settings "logins" . -}}
 {{- $_ := set $settings "logins_read_seconds" $.Values.loginsReadSeconds -}}
 {{- end -}}
@@ -31,6 +45,9 @@ Values have the settings' names in camelCase.
 {{- $_ := set $settings "platform" (include "speedrun.snake" (merge $own $platform) | fromJson) -}}
 {{- end -}}
 {{- if .Values.metrics.enabled -}}
+{{- if eq (int64 .Values.healthPort) (int64 .Values.metrics.port) -}}
+{{- fail (printf "healthPort and metrics.port are both %d: two listeners need two ports" (int64 .Values.healthPort)) -}}
+{{- end -}}
 {{- $address := printf "0.0.0.0:%d" (int64 .Values.metrics.port) -}}
 {{- $_ := set $settings "metrics" (dict "address" $address "speedruns" .Values.metrics.speedruns) -}}
 {{- end -}}

@@ -14,9 +14,9 @@ import yaml
 from speedrun_operator.api.schema import custom_resource_definition
 from speedrun_operator.settings import Settings
 from testbed import chart, chart_schema
-from testbed.helm import CHART, Helm, of_kind
+from testbed.helm import CHART, Helm, HelmFailed, of_kind
 from unit.chart.conftest import Render
-from unit.chart.rendering import BASE, LOGIN, PLATFORM, container, one, pod, rights, settings, settings_text
+from unit.chart.rendering import BASE, LOGIN, PLATFORM, container, nested, one, pod, rights, settings, settings_text
 
 ROOT = Path(__file__).parents[3]
 ABOUT = yaml.safe_load((CHART / "Chart.yaml").read_text())
@@ -134,10 +134,24 @@ def test_two_releases_share_no_name_outside_of_their_namespaces(helm: Helm) -> N
         ("speedrun-operator", "speedrun-operator"),
         ("my-speedrun-operator", "my-speedrun-operator"),
         ("s", "s-speedrun-operator"),
+        ("speedrun.v1", "speedrun-v1-speedrun-operator"),
+        (f"{'a' * 50}.b1", "a" * 50 + "-b"),
     ],
 )
 def test_names_follow_the_release(release: str, name: str, helm: Helm) -> None:
     assert one(helm.template(BASE, name=release), "Deployment")["metadata"]["name"] == name
+
+
+def test_a_name_that_no_service_may_have_is_refused(helm: Helm) -> None:
+    with pytest.raises(HelmFailed, match="begins with a digit"):
+        helm.template(BASE, name="1speed")
+    assert helm.template({**BASE, "fullnameOverride": "speed"}, name="1speed")
+
+
+def test_kube_system_can_be_watched(render: Render) -> None:
+    rendered = of_kind(render(nested("watch.namespaces", ["kube-system"])), "Role")
+    names = [(each["metadata"].get("namespace"), each["metadata"]["name"]) for each in rendered]
+    assert len(set(names)) == len(names) == 3
 
 
 def test_the_pod_is_one_and_restricted(render: Render) -> None:

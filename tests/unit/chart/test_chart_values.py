@@ -13,7 +13,7 @@ from testbed.chart import documented
 from testbed.helm import CHART, HelmFailed, Object
 from unit.chart import values_around, values_pod
 from unit.chart.conftest import Render
-from unit.chart.rendering import BASE, LOGIN, PLATFORM, Row, container, known, merged, nested, settings
+from unit.chart.rendering import BASE, LOGIN, PLATFORM, Row, container, known, merged, nested, one, pod, settings
 
 OWN: list[Row] = [*values_pod.ROWS, *values_around.ROWS]
 
@@ -150,6 +150,30 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     (nested("replicas", 2), "additional properties 'replicas' not allowed"),
     (nested("networkPolicy.login.cidrs", ["slurm-login"]), "/networkPolicy/login/cidrs/0"),
     (nested("terminationGracePeriodSeconds", 5), "/terminationGracePeriodSeconds"),
+    (nested("terminationGracePeriodSeconds", 200), "/terminationGracePeriodSeconds"),
+    (nested("fullnameOverride", "a.b"), "/fullnameOverride"),
+    (nested("fullnameOverride", "0a"), "/fullnameOverride"),
+    # A null takes a value away; none of these may then be what nobody chose.
+    (nested("policy", None), "missing property 'policy'"),
+    (nested("policy.foreignSources", None), "/policy': missing property 'foreignSources'"),
+    (nested("watch.namespaces", None), "/watch': missing property 'namespaces'"),
+    (nested("networkPolicy.dns.ports", None), "/networkPolicy/dns': missing property 'ports'"),
+    (nested("networkPolicy.apiServer", None), "/networkPolicy': missing property 'apiServer'"),
+    (nested("podDisruptionBudget.maxUnavailable", None), "/podDisruptionBudget': missing property 'maxUnavailable'"),
+    (nested("healthPort", None), "missing property 'healthPort'"),
+    (nested("logFormat", None), "missing property 'logFormat'"),
+    (nested("serviceAccount.tokenExpirationSeconds", None), "missing property 'tokenExpirationSeconds'"),
+    ({"login": merged(LOGIN, {"user": None})}, "/login': missing property 'user'"),
+    # What the schema cannot say, the templates do.
+    (nested("metrics.port", 8080) | nested("healthPort", 8080), "healthPort and metrics.port are both 8080"),
+    (
+        {"login": LOGIN, "logins": {"a": {"secret": "s"}, "b": {"secret": "s", "root": "/b"}}},
+        "logins.b names a Secret, s, that another of logins names with another root",
+    ),
+    (
+        {"login": LOGIN, "logins": {"a": {"secret": "s", "root": "/b"}, "b": {"secret": "t", "root": "/b"}}},
+        "logins.b has the root /b of another login",
+    ),
     (nested("resources.limit", {}), "additional properties 'limit' not allowed"),
 ]
 
@@ -159,6 +183,29 @@ def test_what_no_value_may_be_is_refused_by_the_schema(values: dict[str, Any], s
     with pytest.raises(HelmFailed) as refused:
         render(values)
     assert says in str(refused.value)
+
+
+def test_what_may_be_taken_away(render: Render) -> None:
+    """Whatever goes to Kubernetes as it is, and what a parent chart says to this one."""
+    free = ("resources.limits", "nodeSelector", "tolerations", "affinity", "podSecurityContext", "podAnnotations")
+    rendered = render(*(nested(name, None) for name in free), {"enabled": True, "global": {"a": 1}})
+    assert "limits" not in container(rendered)["resources"]
+    assert not {"nodeSelector", "tolerations", "affinity", "securityContext"} & set(pod(rendered))
+
+
+def test_the_operator_and_the_hook_have_the_same_way_out(render: Render) -> None:
+    values = [nested("networkPolicy.enabled", True), nested("uninstall.detach", True)]
+    marked = {"podAnnotations": {"sidecar.istio.io/inject": "false"}, "podLabels": {"team": "a"}}
+    rendered = render(*values, marked)
+    job = one(rendered, "Job")["spec"]["template"]["metadata"]
+    assert job["annotations"] == marked["podAnnotations"] and job["labels"]["team"] == "a"
+    ours, hooks = (
+        one(rendered, "NetworkPolicy", "speedrun-operator"),
+        one(rendered, "NetworkPolicy", "speedrun-operator-detach"),
+    )
+    assert hooks["spec"]["podSelector"]["matchLabels"].items() <= job["labels"].items()
+    assert hooks["spec"]["egress"] == ours["spec"]["egress"][:2] != []
+    assert hooks["spec"]["ingress"] == []
 
 
 def test_values_from_the_command_line_keep_zeros_and_large_numbers(render: Render) -> None:

@@ -182,7 +182,7 @@ ROWS: list[Row] = [
         {},
         lambda o: container(o)["resources"]["limits"] == {"memory": 128849018880, "cpu": "00123"},
     ),
-    ("terminationGracePeriodSeconds", 1000000, {}, lambda o: pod(o)["terminationGracePeriodSeconds"] == 1000000),
+    ("terminationGracePeriodSeconds", 90, {}, lambda o: pod(o)["terminationGracePeriodSeconds"] == 90),
     ("nodeSelector", {"pool": "00123"}, {}, lambda o: pod(o)["nodeSelector"] == {"pool": "00123"}),
     (
         "tolerations",

@@ -1,4 +1,4 @@
-"""Every bash text that leaves the operator over SSH: whole, well-formed, and clean by shellcheck where it is installed."""
+"""Every bash text that leaves the operator over SSH: whole, well-formed, and clean by shellcheck."""
 
 from __future__ import annotations
 
