@@ -14,13 +14,12 @@ import pytest
 from cluster.speedruns import Speedruns, quick, slow
 from cluster.stale import stale_crd
 from cluster.waiting import until
-from testbed import prometheus
+from testbed import ports, prometheus
 from testbed.bed import Bed
 from testbed.facts import Facts
 from testbed.kubectl import Kubectl
 from testbed.operator import CRD, Operator
 from testbed.part import Place
-from testbed.processes import free_ports
 from unit.metrics.promql import used
 from unit.metrics.rules import ALERTS, RULES, filled, queries
 from unit.metrics.scraping import Scrape, scrape
@@ -35,7 +34,7 @@ NO_LOGIN = ("ssh_host", "ssh_user", "ssh_key", "ssh_known_hosts")
 @contextmanager
 def operator_with_metrics(place: Place, facts: Facts, **settings: str) -> Iterator[tuple[Operator, int]]:
     """An installed operator that is not started yet, and the port of its /metrics."""
-    port = free_ports(1)[0]
+    port = ports.kept_ports(place.state / "metrics" / "ports.json", ["metrics"])["metrics"]
     own = {"SPEEDRUN_METRICS__ADDRESS": f"127.0.0.1:{port}", **DEPLOYMENT, **settings}
     operator = Operator(place, facts, own)
     operator.install()
