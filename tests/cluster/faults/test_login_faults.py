@@ -195,9 +195,8 @@ def test_another_host_key_stops_everything_until_it_is_pinned(
         for key in ("host", "other_host"):
             assert fingerprint(login.root / f"{key}_ed25519.pub") in shown
         assert status["phase"] == "Training"
-        assert any(
-            (type_, reason) == ("Warning", "HostKeyMismatch") and "known_hosts pins" in text
-            for type_, reason, text in runs.events("keyed")
+        runs.wait_event(
+            "keyed", lambda each: each[:2] == ("Warning", "HostKeyMismatch") and "known_hosts pins" in each[2]
         )
         until("the job to end meanwhile", lambda: world.state(job) == "COMPLETED")
         assert mismatch(runs.status("keyed"))
