@@ -145,7 +145,7 @@ class LoginSshd:
         config = self.directory / "sshd_config"
         config.write_text("".join(f"{key} {value}\n" for key, value in settings.items()))
         self._processes.start("sshd", [SSHD, "-D", "-e", "-f", config], log=self.log)
-        self._processes.ready("sshd", self._listens, timeout=10)
+        self._processes.ready("sshd", self._listens, timeout=30)
 
     def stop(self) -> None:
         """End the server and all its connections."""
