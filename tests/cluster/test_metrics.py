@@ -63,17 +63,17 @@ def test_runs_and_a_stale_crd_are_seen_in_a_scrape(bed: Facts, place: Place, kub
             _seen_while_they_run(seen, namespace)
 
             kubectl("delete", "speedrun", "live", "-n", namespace)
-            until("the series of a live one to end", lambda: not series(scrape(port), namespace, "live"), 5)
+            until("the series of a live one to end", lambda: not series(scrape(port), namespace, "live"), 30)
             assert series(scrape(port), namespace, "done")
             kubectl("delete", "speedrun", "done", "-n", namespace)
 
             until("the CRD to be found stale", lambda: scrape(port).value("speedrun_operator_crd_stale") == 1)
-            until("its event", lambda: "CrdStale" in events(kubectl), 5)
+            until("its event", lambda: "CrdStale" in events(kubectl), 30)
             assert "speedrun-operator crd | kubectl apply" in operator.log.read_text()
             served = {*seen.labels(), *scrape(port).labels()}
             asked = [*(each["expr"] for each in RULES), *queries()]
             assert {each.metric for text in asked for each in used(text).selectors} - served <= LATER
-            until("the series of a finished one to end", lambda: not series(scrape(port), namespace, "done"), 10)
+            until("the series of a finished one to end", lambda: not series(scrape(port), namespace, "done"), 40)
         finally:
             kubectl("apply", "--server-side", "--force-conflicts", "-f", str(CRD))
 
