@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from speedrun_operator.login import LoginTarget
-from testbed.processes import Processes, free_ports, start_ticks
+from testbed import ports
+from testbed.processes import Processes, start_ticks
 
 SSHD = Path("/usr/sbin/sshd")
 HOST = "127.0.0.1"
@@ -76,7 +77,7 @@ class LoginSshd:
     def __init__(self, directory: Path, account: Account) -> None:
         self.directory = directory
         self.account = account
-        self.port = free_ports(1)[0]
+        self.port = ports.kept_ports(directory / "ports.json", ["sshd"])["sshd"]
         self.log = directory / "sshd.log"
         self.known_hosts = directory / "known_hosts"
         self.key = self.make_key("client")
@@ -144,7 +145,7 @@ class LoginSshd:
         config = self.directory / "sshd_config"
         config.write_text("".join(f"{key} {value}\n" for key, value in settings.items()))
         self._processes.start("sshd", [SSHD, "-D", "-e", "-f", config], log=self.log)
-        self._processes.ready("sshd", self._listens, timeout=10)
+        self._processes.ready("sshd", self._listens, timeout=30)
 
     def stop(self) -> None:
         """End the server and all its connections."""

@@ -63,6 +63,13 @@ class Speedruns:
             if each["involvedObject"]["name"] == name
         ]
 
+    def wait_event(self, name: str, holds: Callable[[tuple[str, str, str]], bool], timeout: float = 20) -> None:
+        """Until `holds` of one of `events`: each comes after the status that it is about. Fails showing them."""
+        deadline = time.monotonic() + timeout
+        while not any(map(holds, events := self.events(name))):
+            assert time.monotonic() < deadline, f"{name}: no such event within {timeout:g} s: {events}"
+            time.sleep(POLL)
+
     def wait(
         self, name: str, what: str, condition: Callable[[dict[str, Any]], bool], timeout: float = 60
     ) -> dict[str, Any]:

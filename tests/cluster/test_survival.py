@@ -114,9 +114,9 @@ def test_killed_after_sbatch_before_status(
 
 def test_killed_while_it_runs_and_the_run_ends_meanwhile(runs: Speedruns, operator: Operator, slurm: Slurm) -> None:
     operator.start()
-    runs.apply(slow("running", 4), slow("longer", 12))
-    runs.wait_phase("running", "Training")
+    runs.apply(slow("running", 6), slow("longer", 12))
     runs.wait_phase("longer", "Training")
+    runs.wait_phase("running", "Training")
     operator.kill()
     uids = {name: runs.get(name)["metadata"]["uid"] for name in ("running", "longer")}
     until("the first job to end", lambda: not any(uids["running"] in name for name in job_names(slurm)))
@@ -128,7 +128,7 @@ def test_killed_while_it_runs_and_the_run_ends_meanwhile(runs: Speedruns, operat
         phases.add(status["phase"])
         return condition(status, "Finished")["status"] == "True"
 
-    assert runs.wait("running", "finished", finished)["train_time"] == "0.221s"
+    assert runs.wait("running", "finished", finished)["train_time"] == "0.321s"
     assert runs.wait("longer", "finished", finished)["train_time"] == "0.621s"
     assert phases <= {"Training", "Succeeded"}, "a phase ran backwards after the restart"
     assert [len(jobs_ever(slurm, uid)) for uid in uids.values()] == [1, 1]
@@ -156,7 +156,7 @@ def test_a_stopped_operator_ends_cleanly_and_leaves_jobs_alone(
     name = runs.wait_phase("stays", "Training")["allocations"][0]["name"]
     began = time.monotonic()
     operator.stop()
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 19, "after 20 s it is killed"
     assert "Traceback" not in operator.log.read_text()
     assert name in job_names(slurm)
     operator.start()
@@ -218,12 +218,12 @@ def test_a_copy_that_carries_the_label_of_a_finished_run_is_found(runs: Speedrun
 
 
 def test_a_chatty_log_is_kept_up_with(runs: Speedruns, operator: Operator, place: Place) -> None:
-    """3 MB of noise before the result: read at 64 KiB a second it would take three quarters of a minute."""
+    """6 MB of noise before the result: read at 64 KiB a second it would take a minute and a half."""
     noise = b"x" * 199 + b"\n"
     log = place.state / "chatty.log"  # job users can read it there
-    log.write_bytes(noise * 15_000 + b"step:2/2 val_loss:3.2500 train_time:100ms step_avg:50.00ms\n")
+    log.write_bytes(noise * 30_000 + b"step:2/2 val_loss:3.2500 train_time:100ms step_avg:50.00ms\n")
     log.chmod(0o644)
     operator.start()
     runs.apply(quick("chatty", log=str(log), intervalMilliseconds=0))
     runs.wait_phase("chatty", "Preparing", "Compiling", "Training", "Succeeded")
-    assert runs.wait_finished("chatty", timeout=25)["val_loss"] == 3.25
+    assert runs.wait_finished("chatty", timeout=60)["val_loss"] == 3.25

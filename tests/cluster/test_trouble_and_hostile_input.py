@@ -115,4 +115,4 @@ def test_a_trouble_in_a_real_log_says_its_remedy(runs: Speedruns, bed: Facts, tm
     assert (status["phase"], status["reason"]) == ("Failed", "CudaOOM")
     said = condition(status, "Finished")["message"]
     assert "use GPUs with more memory" in said
-    assert ("Warning", "CudaOOM", said) in runs.events("trouble")
+    runs.wait_event("trouble", lambda each: each == ("Warning", "CudaOOM", said))

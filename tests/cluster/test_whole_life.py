@@ -148,7 +148,7 @@ def test_runs_can_be_raised_while_it_is_live_and_never_lowered(runs: Speedruns) 
 
 
 def test_suspend_ends_the_job_and_resume_runs_what_is_not_finished(runs: Speedruns, slurm: Slurm) -> None:
-    runs.apply(slow("pause", 5) | {"spec": slow("pause", 5)["spec"] | {"runs": 2}})
+    runs.apply(slow("pause", 10) | {"spec": slow("pause", 10)["spec"] | {"runs": 2}})
     runs.wait(
         "pause", "in its second run", lambda each: each.get("runsSummary") == "1/2" and each["phase"] == "Training"
     )

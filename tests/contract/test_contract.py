@@ -46,7 +46,7 @@ async def test_an_allocation_from_its_submission_to_its_end(world: World) -> Non
     assert (last.job_id, last.reason, last.message) == (outcome.job_id, "Completed", None)
     assert last.submitted and last.started and last.ended and last.node
     assert last.submitted <= last.started <= last.ended <= last.asked
-    assert outcome.submitted and abs(outcome.submitted - last.submitted) <= timedelta(seconds=2)
+    assert outcome.submitted and abs(outcome.submitted - last.submitted) <= timedelta(seconds=10)
     assert last.log and last.log.exit_code == 0
     run = run_of(last)
     assert (run.exit_code, run.progress.step) == (0, 5)
@@ -172,7 +172,7 @@ async def test_a_log_arrives_whole_and_once_however_small_the_pieces(world: Worl
     ref = await world.ref("mine")
     await submitted(world, ref, steps=40, intervalMilliseconds=20)
     readers = [world.another(log_bytes=size) for size in (64, 1000, 65536)]
-    seen = await asyncio.gather(*(until(world, ref, ended, reader) for reader in readers))
+    seen = await asyncio.gather(*(until(world, ref, ended, reader, limit=120) for reader in readers))
     written = whole(world.log(ref))
     run = written.run(0)
     assert run and run.progress.final and run.progress.validations == 1
@@ -184,7 +184,7 @@ async def test_what_is_shown_of_a_log_never_runs_backwards(world: World) -> None
     ref = await world.ref("mine")
     await submitted(world, ref, steps=60, intervalMilliseconds=20)
     began = await until(world, ref, trains)
-    again = await until(world, ref, lambda seen: seen.log is not None, world.another(log_bytes=64))
+    again = await until(world, ref, lambda seen: seen.log is not None, world.another(log_bytes=64), limit=120)
     assert step_of(again) >= step_of(began)
 
 

@@ -185,7 +185,7 @@ class Kubernetes:
         path: str,
         body: Mapping[str, object] | None = None,
         *,
-        timeout: float = 5,
+        timeout: float = 15,
         content_type: str = "application/json",
     ) -> bytes:
         """One request to the API server as its administrator; the answer's body.

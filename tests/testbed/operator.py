@@ -12,11 +12,12 @@ import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 
+from testbed import ports
 from testbed.facts import Facts
 from testbed.kubectl import Kubectl
 from testbed.kubernetes import Kubernetes
 from testbed.part import Place
-from testbed.processes import free_ports, start_ticks
+from testbed.processes import start_ticks
 
 NAMESPACE = "speedrun-system"
 ACCOUNT = "speedrun-operator"
@@ -38,7 +39,7 @@ class Operator:
         self.directory = place.state / self.name
         self.log = place.logs / f"{self.name}.log"
         self.settings = dict(settings or {})
-        self._health_port = free_ports(1)[0]
+        self._health_port = ports.kept_ports(self.directory / "ports.json", ["health"])["health"]
 
     def install(self) -> None:
         """Apply the CRD and the rights, and mint the kubeconfig."""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 if importlib.util.find_spec("torch") is None:
     raise pytest.UsageError("tests/trainer needs torch: run it with the Python of the jobs, as `make test` does")
@@ -16,6 +17,10 @@ if importlib.util.find_spec("torch") is None:
 from speedrun_trainer.__main__ import main as data_main
 
 REPOSITORY = Path(__file__).parents[2]
+
+# How long an example takes says more of the machine's other work than of the code.
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 
 
 @pytest.fixture(scope="session")

@@ -48,7 +48,7 @@ def test_sigterm_ends_the_run_without_a_result(
     process, out, err = processes.start([*command, "--data", str(smoke_data), "--val-every", "0"])
     wait_until(lambda: "\nstep:5/500 " in out.read_text(), "the fifth step")
     process.send_signal(signal.SIGTERM)
-    assert process.wait(timeout=20) in expected
+    assert process.wait(timeout=60) in expected
     assert "terminated by SIGTERM: the run ends here, without a result\n" in err.read_text()
     assert "val_loss" not in out.read_text()
 

@@ -62,12 +62,12 @@ def whole(plan: RunPlan) -> Any:
 class Teams:
     """Speedruns in namespaces under one engine."""
 
-    def __init__(self, secrets: Mapping[str, str]) -> None:
+    def __init__(self, secrets: Mapping[str, str], release_seconds: float) -> None:
         self.api = ApiServer()
         self.logins = Logins(secrets)
         setup = Setup(
-            cluster="memory00", recipes=shipped(), site=SITE, policy=Policy(), poll_seconds=0.02, release_seconds=1,
-            logins=self.logins,
+            cluster="memory00", recipes=shipped(), site=SITE, policy=Policy(), poll_seconds=0.02,
+            release_seconds=release_seconds, logins=self.logins,
         )  # fmt: skip
         self.engine = Engine(kube=self.api, backends={}, setup=setup)
         self.clusters: list[Cluster] = []
@@ -103,8 +103,8 @@ class Teams:
 
 
 @asynccontextmanager
-async def teams(**secrets: str) -> AsyncIterator[Teams]:
-    world = Teams({namespace.replace("_", "-"): secret for namespace, secret in secrets.items()})
+async def teams(release_seconds: float = 1, **secrets: str) -> AsyncIterator[Teams]:
+    world = Teams({namespace.replace("_", "-"): secret for namespace, secret in secrets.items()}, release_seconds)
     task = asyncio.create_task(world.engine.run())
     try:
         yield world
@@ -228,11 +228,15 @@ async def test_a_deletion_does_not_take_another_users_word_for_the_jobs_end() ->
         await world.engine.release(world.resource(path).identity)
         assert [each["reason"] for each in world.api.events].count("JobNotCancelled") == 1
         assert old.cluster.marks[name] in await old.jobs()
-        # What nobody ever submitted is deleted at once, whatever its login does.
+
+
+async def test_what_nobody_ever_submitted_is_deleted_at_once_whatever_its_login_does() -> None:
+    async with teams(release_seconds=30, team_a="a") as world:
+        world.opens("a", ALICE, MemoryBackend(Cluster(trains)))
         world.engine.shut("a", Waiting("SecretMissing", "gone"))
         waits = world.apply("team-a", "waits")
         await world.until(waits, "waiting", lambda status: status.reason == "SecretMissing")
-        async with asyncio.timeout(0.5):
+        async with asyncio.timeout(5):
             await world.engine.release(world.resource(waits).identity)
 
 

@@ -101,7 +101,7 @@ def test_an_uninstalled_chart_leaves_crd_speedruns_and_jobs(
     """BR-065: what runs goes on, what is to go can go, and a chart that is installed again picks up the rest."""
     notes = release.install()
     release.operator.start()
-    release.runs.apply(slow("stays", 8), slow("goes"))
+    release.runs.apply(slow("stays", 20), slow("goes"))
     uids = {name: release.runs.get(name)["metadata"]["uid"] for name in ("stays", "goes")}
     for name in uids:
         release.runs.wait_phase(name, "Training")

@@ -46,8 +46,8 @@ def release(bed: Facts, place: Place, helm: Helm, kubectl: Kubectl) -> Iterator[
 @pytest.fixture(autouse=True)
 def ended(release: Release) -> Iterator[None]:
     yield
+    release.operator.kill()  # first: with its right back it may post once more
     release.kubectl("delete", "events", "--all", "-n", release.home)
-    release.operator.kill()
     release.operator.log.unlink(missing_ok=True)
 
 

@@ -13,10 +13,12 @@ from types import TracebackType
 from typing import Any
 
 from cluster.speedruns import condition
+from cluster.waiting import until
 from testbed.kubernetes import ApiError, Kubernetes
 
 ORDER = ("Pending", "Queued", "Preparing", "Compiling", "Training", "Succeeded")
 WATCH_SECONDS = 2  # each watch's end is a chance to end the thread
+LAST_SECONDS = 20
 
 
 class Story:
@@ -35,8 +37,13 @@ class Story:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._ended.set()
-        self._thread.join(WATCH_SECONDS + 5)
+        try:
+            if error is None:
+                now = json.loads(self._kubernetes.call("GET", self._path))["items"]
+                until("the story's end", lambda: _version(self.objects) >= _version(now), LAST_SECONDS)
+        finally:
+            self._ended.set()
+            self._thread.join(WATCH_SECONDS + 5)
 
     def statuses(self) -> list[dict[str, Any]]:
         """Each status that was written, in turn."""
@@ -86,3 +93,8 @@ class Story:
                     self.objects.append(event["object"])
                 if self._ended.is_set():
                     return
+
+
+def _version(objects: list[dict[str, Any]]) -> int:
+    """The last version of a Speedrun among `objects`; 0 where there is none."""
+    return max((int(each["metadata"]["resourceVersion"]) for each in objects), default=0)

@@ -185,9 +185,11 @@ def test_another_host_key_stops_everything_until_it_is_pinned(
 ) -> None:
     before = pins.read_text()
     with story("keyed") as told:
-        runs.apply(slow("keyed", 5))
+        runs.apply(slow("keyed", 6))
         job = runs.wait_phase("keyed", "Training")["job"]
         login.use_host_key("other_host")
+        polls = operator.health()["polls"]
+        until("another poll", lambda: operator.health()["polls"] != polls)
         gateway.cut()
         mismatch = lambda each: condition(each, "BackendReachable").get("reason") == "HostKeyMismatch"  # noqa: E731
         status = runs.wait("keyed", "stopped for the key", mismatch)
@@ -195,9 +197,8 @@ def test_another_host_key_stops_everything_until_it_is_pinned(
         for key in ("host", "other_host"):
             assert fingerprint(login.root / f"{key}_ed25519.pub") in shown
         assert status["phase"] == "Training"
-        assert any(
-            (type_, reason) == ("Warning", "HostKeyMismatch") and "known_hosts pins" in text
-            for type_, reason, text in runs.events("keyed")
+        runs.wait_event(
+            "keyed", lambda each: each[:2] == ("Warning", "HostKeyMismatch") and "known_hosts pins" in each[2]
         )
         until("the job to end meanwhile", lambda: world.state(job) == "COMPLETED")
         assert mismatch(runs.status("keyed"))
@@ -205,13 +206,14 @@ def test_another_host_key_stops_everything_until_it_is_pinned(
         pid = operator.pid
         pins.write_text(f"[127.0.0.1]:{gateway.port} {public[0]} {public[1]}\n")
         try:
-            assert runs.wait_finished("keyed", timeout=15)["phase"] == "Succeeded"
+            assert runs.wait_finished("keyed")["phase"] == "Succeeded"
         finally:
             login.use_host_key("host")
             pins.write_text(before)
             gateway.cut()
     assert operator.pid == pid and told.never_went_back()
-    assert told.said("BackendReachable") == [
+    # A poll that was under way when the gateway was cut tells of that first.
+    assert [each for each in told.said("BackendReachable") if each != ("False", "ConnectionLost")] == [
         ("True", "Reachable"),
         ("False", "HostKeyMismatch"),
         ("True", "Reachable"),

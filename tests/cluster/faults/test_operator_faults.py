@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -60,12 +62,18 @@ def test_two_operators_at_once(make_operator: MakeOperator, runs: Speedruns, sto
     assert told.never_went_back() and also.never_went_back()
     steps = [each["step"] for each in told.statuses() if "step" in each]
     assert all(one <= other for one, other in itertools.pairwise(steps)), "a number went back"
-    assert len(told.statuses()) <= 20
+    there_was = [*itertools.groupby(told.statuses(), key=news)]
+    assert len(told.statuses()) <= 2 * len(there_was) + 4, "they write against each other"
     live = slow("ended")
     runs.apply(live)
     name = runs.wait_phase("ended", "Training")["allocations"][0]["name"]
     runs.kubectl("delete", "speedrun", "ended", "-n", runs.namespace, "--timeout=30s")
     assert not world.live(name)
+
+
+def news(status: dict[str, Any]) -> tuple[Any, ...]:
+    """What each operator has to write about, however long it all takes."""
+    return status.get("phase"), status.get("reason"), status.get("step")
 
 
 @pytest.fixture
@@ -107,12 +115,12 @@ def test_the_wait_before_a_retry_is_the_same_on_any_clock(
 ) -> None:
     minutes_apart(offset)
     with story("again") as told:
-        runs.apply(on(FIRST, slow("again", 4)))
+        runs.apply(on(FIRST, slow("again", 8)))
         runs.wait("again", "under way", lambda each: (each.get("step") or 0) >= 2)
+        before = time.monotonic()
         declare_dead(world, FIRST)
-        failed = datetime.now(UTC)
-        runs.wait("again", "tried again", lambda each: len(each.get("allocations", [])) == 2)
-        assert 8 <= (datetime.now(UTC) - failed).total_seconds() <= 30
+        runs.wait("again", "tried again", lambda each: len(each.get("allocations", [])) == 2)  # well within 10 minutes
+        assert time.monotonic() - before >= 9
         assert runs.wait_finished("again")["phase"] == "Succeeded"
     assert condition(runs.status("again"), "Succeeded")["status"] == "True"
     assert told.phases()[-1] == "Succeeded"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -68,16 +70,21 @@ def test_the_controller_is_away(how: str, runs: Speedruns, story: Follow, slurm:
 
 
 def test_a_job_that_the_controller_forgot_is_lost_and_its_number_is_somebody_elses(
-    runs: Speedruns, story: Follow, slurm: Slurm, world: World
+    runs: Speedruns, story: Follow, slurm: Slurm, world: World, tmp_path: Path
 ) -> None:
-    """Killed within seconds of an sbatch, slurmctld comes back without the job and gives its number again."""
+    """Killed within seconds of an sbatch, slurmctld comes back without the job and gives its number again.
+
+    It may have saved the job by then. So it is given what it had saved before.
+    """
     before = time.time()
     with story("lost") as told:
         with drained(world, FIRST):
             until("slurmctld to have saved that", lambda: saved(slurm, "node_state") > before)
+            until("a copy of that", lambda: copied(slurm.paths.controller, tmp_path / "saved"))
             runs.apply(on(FIRST, quick("lost")))
             number = runs.wait("lost", "submitted", lambda each: bool(each.get("job")))["job"]
             slurm.kill("slurmctld")
+            assert copied(tmp_path / "saved", slurm.paths.controller)
             slurm.start("slurmctld")
             runs.apply(on(FIRST, quick("follows", valLoss="3.2500")))
             assert runs.wait("follows", "submitted", lambda each: bool(each.get("job")))["job"] == number
@@ -99,6 +106,13 @@ def saved(slurm: Slurm, name: str) -> float:
         return (slurm.paths.controller / name).stat().st_mtime
     except FileNotFoundError:
         return 0
+
+
+def copied(source: Path, target: Path) -> bool:
+    """Whether `target` is as `source` now, owners and all: not where a file of it was being replaced meanwhile."""
+    shutil.rmtree(target, ignore_errors=True)
+    done = subprocess.run(["cp", "-a", source, target], capture_output=True, check=False)
+    return done.returncode == 0 and (target / "job_state").exists()
 
 
 @pytest.mark.full

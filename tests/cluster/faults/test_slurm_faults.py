@@ -9,15 +9,15 @@ from __future__ import annotations
 import os
 import re
 import signal
-import time
 import uuid
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 
 from cluster.faults.slurm_nodes import FIRST, SECOND, declare_dead, drained, on
-from cluster.faults.story import Story
+from cluster.faults.story import ORDER, Story
 from cluster.faults.world import World
 from cluster.speedruns import Speedruns, condition, quick, slow, speedrun
 from cluster.waiting import until
@@ -66,10 +66,10 @@ def test_a_node_that_is_declared_dead_is_followed_by_another_allocation(
 ) -> None:
     """By an administrator, which Slurm takes for a failure of the node's jobs at once."""
     with story("node") as told:
-        runs.apply(on(FIRST, slow("node", 4)))
+        runs.apply(on(FIRST, slow("node", 8)))
         first = runs.wait("node", "under way", lambda each: (each.get("step") or 0) >= 2)["job"]
         declare_dead(world, FIRST)
-        retried(runs, world, first, "0.221s")
+        retried(runs, world, first, "0.421s")
     assert told.phases()[-1] == "Succeeded" and "Failed" not in told.phases()
 
 
@@ -101,8 +101,7 @@ def retried(runs: Speedruns, world: World, first: str, train_time: str) -> None:
 
 
 def seconds_between(one: str, other: str) -> float:
-    read = [time.mktime(time.strptime(each[:19], "%Y-%m-%dT%H:%M:%S")) for each in (one, other)]
-    return read[1] - read[0]
+    return (datetime.fromisoformat(other) - datetime.fromisoformat(one)).total_seconds()
 
 
 @pytest.mark.full
@@ -217,7 +216,7 @@ def test_requeued_by_an_administrator_it_starts_again_from_nothing(
 ) -> None:
     """BR-018: one job, two attempts of its own in one log; the numbers are those of the second."""
     with story("again") as told:
-        runs.apply(slow("again", 4))
+        runs.apply(slow("again", 8))
         job = runs.wait("again", "under way", lambda each: (each.get("step") or 0) >= 2)["job"]
         world.admin("scontrol", "update", f"JobId={job}", "Requeue=1")
         world.admin("scontrol", "requeue", job)
@@ -226,12 +225,13 @@ def test_requeued_by_an_administrator_it_starts_again_from_nothing(
         until("it may start", lambda: world.state(job) == "PENDING")
         world.slurm.command("scontrol", "update", f"JobId={job}", "StartTime=now")
         status = runs.wait_finished("again")
-    assert (status["phase"], status["train_time"], len(status["allocations"])) == ("Succeeded", "0.221s", 1)
+    assert (status["phase"], status["train_time"], len(status["allocations"])) == ("Succeeded", "0.421s", 1)
     uid = runs.get("again")["metadata"]["uid"]
     assert world.jobs_ever(uid) == [job] and world.starts(uid) == [[job, job]]
-    assert told.phases()[-5:] == ["Training", "Queued", "Compiling", "Training", "Succeeded"] or (
-        told.phases()[-3:] == ["Queued", "Training", "Succeeded"]
-    )
+    phases = told.phases()
+    second = phases[phases.index("Training") + 1 :]
+    assert second[0] == "Queued" and second == [each for each in ORDER if each in second], phases
+    assert second[-2:] == ["Training", "Succeeded"]
 
 
 @pytest.mark.full

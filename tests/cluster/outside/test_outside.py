@@ -71,9 +71,10 @@ def test_from_provisioning_to_a_result_without_a_hand(
 
     status = runs.wait_finished("one")
     assert (status["phase"], status["val_loss"]) == ("Succeeded", 3.2782)
+    runs.wait_event("one", lambda each: each[1] == "TargetReached")
     told = [reason for _, reason, _ in runs.events("one")]
     assert [each for each in told if each.endswith("Ready")].count("SshNotReady") == 1
-    assert {"SlurmNotReady", "StorageNotReady", "SshNotReady", "Submitted", "TargetReached"} <= set(told)
+    assert {"SlurmNotReady", "StorageNotReady", "SshNotReady", "Submitted"} <= set(told)
     assert outside.platform.writes == [], "keys, shells and clusters are never changed"
     assert {each.status for each in outside.platform.seen} == {200, 409}
     assert "the Platform API's kubeconfig of cluster" in operator.log.read_text()

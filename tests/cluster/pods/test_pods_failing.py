@@ -106,7 +106,7 @@ def test_a_drained_node_is_seen_and_the_run_made_again(runs: Speedruns, kubectl:
     status = runs.wait("moved", "made again", lambda status: len(status.get("allocations", [])) == 2)
     assert status["allocations"][0]["reason"] == "Drained"
     assert "EvictionByEvictionAPI" in status["allocations"][0]["message"]
-    assert any(reason == "Drained" for _, reason, _ in runs.events("moved"))
+    runs.wait_event("moved", lambda each: each[1] == "Drained")
     waits_for(runs, "moved", "1 node(s) were unschedulable")
     kubectl("uncordon", node.layout.name)
     runs.wait("moved", "training again", trains)

@@ -34,8 +34,14 @@ def sshd(account: Account) -> Iterator[LoginSshd]:
 
 
 @pytest.fixture
-async def world(sshd: LoginSshd, bed: Facts) -> AsyncIterator[PrivateSlurm]:
-    world = PrivateSlurm(sshd, bed)
+def pace() -> float:
+    """How fast time goes for the backends' own waiting; a test may say otherwise."""
+    return 10
+
+
+@pytest.fixture
+async def world(sshd: LoginSshd, bed: Facts, pace: float) -> AsyncIterator[PrivateSlurm]:
+    world = PrivateSlurm(sshd, bed, pace=pace)
     await world.open()
     yield world
     await world.close()

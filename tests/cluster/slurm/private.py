@@ -25,13 +25,13 @@ ACCOUNTING_OFF = {"AccountingStorageType": "accounting_storage/none", "Accountin
 class PrivateSlurm(SlurmWorld):
     """A SlurmWorld whose login may be broken in any way."""
 
-    def __init__(self, sshd: LoginSshd, bed: Facts, root: str | None = None) -> None:
+    def __init__(self, sshd: LoginSshd, bed: Facts, root: str | None = None, pace: float = 10) -> None:
         self.sshd = sshd
         self.private_conf = sshd.directory / "slurm.conf"
         self._bed_conf = bed.slurm_conf
         self.configure()
         sshd.start({"SetEnv": f"SLURM_CONF={self.private_conf}"})
-        super().__init__(sshd.target(), bed.slurm_conf, root, pace=10)
+        super().__init__(sshd.target(), bed.slurm_conf, root, pace)
         self._shell = Login(sshd.target())
 
     async def close(self) -> None:

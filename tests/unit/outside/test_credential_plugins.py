@@ -19,6 +19,7 @@ from speedrun_operator.credentials.faults import AccessError
 from speedrun_operator.kube import access as holder
 from speedrun_operator.kube.access import Access, Files
 from speedrun_operator.kube.client import Kube, Unavailable
+from testbed.processes import start_ticks, wait_for
 
 V1 = "client.authentication.k8s.io/v1beta1"
 TOKEN = """#!/bin/bash
@@ -84,7 +85,7 @@ async def bench(tmp_path: Path) -> AsyncIterator[tuple[Bench, str]]:
 async def test_a_plugins_token_is_renewed_before_it_ends(bench: tuple[Bench, str]) -> None:
     """BR-056: a long-lived process keeps going, at a few calls of the plugin and not one a request."""
     one, server = bench
-    one.write(3, server)
+    one.write(6, server)
     kube = Kube(Access(Files(str(one.kubeconfig), None, explicit=True)))
     deadline = time.monotonic() + 60
     requests = 0
@@ -163,14 +164,11 @@ async def test_a_plugin_that_cannot_be_called(exec_: dict[str, Any], says: str, 
 async def test_a_plugin_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None:
     mark = tmp_path / "pid"
     hanging = plugin.Plugin("user 'u'", "sh", ("-c", f"sleep 600 & echo $! > {mark}; wait"))
-    with pytest.raises(AccessError, match=r"gave no answer within 0.5 s; it was ended") as raised:
-        await plugin.run(hanging, seconds=0.5)
+    with pytest.raises(AccessError, match=r"gave no answer within 2 s; it was ended") as raised:
+        await plugin.run(hanging, seconds=2)
     assert raised.value.passing
     pid = int(mark.read_text())
-    deadline = time.monotonic() + 10
-    while Path(f"/proc/{pid}").exists() and "Z" not in Path(f"/proc/{pid}/stat").read_text().split()[2]:
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.01)
+    wait_for("its child to end", lambda: start_ticks(pid) is None, timeout=20)
 
 
 async def test_a_plugin_is_told_of_the_cluster_if_it_asks(tmp_path: Path) -> None:
