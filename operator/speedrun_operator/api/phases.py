@@ -143,6 +143,7 @@ class Reason(StrEnum):
     STALLED = "Stalled"
     PROGRESSING = "Progressing"
     NOT_RUNNING = "NotRunning"
+    LOG_UNREADABLE = "LogUnreadable"
     STOPPED = "Stopped"
     NEVER_RUNS = "NeverRuns"
     DEADLINE_EXCEEDED = "DeadlineExceeded"

@@ -62,7 +62,7 @@ def after_observation(
             "not squeue, not sacct, and it left no exit marker"
         )
         return allocation.model_copy(update={**lost, "reason": Reason.JOB_LOST.value, "message": message})
-    facts = {
+    facts: dict[str, object] = {
         "job_id": seen.job_id or allocation.job_id,
         "node": seen.node or allocation.node,
         "submitted": seen.submitted or allocation.submitted,
@@ -71,7 +71,10 @@ def after_observation(
     if seen.state is JobState.ENDED:
         if not seen.log_complete:
             known = AllocationState.RUNNING if facts["started"] else AllocationState.QUEUED
-            return allocation.model_copy(update={**facts, "state": max(allocation.state, known, key=_ORDER.index)})
+            facts["state"] = max(allocation.state, known, key=_ORDER.index)
+            if allocation.ending is None and (seen.unread or allocation.reason == Reason.LOG_UNREADABLE.value):
+                facts |= _unreadable(seen)
+            return allocation.model_copy(update=facts)
         reason, said = causes.of_job(allocation, seen, controller_started)
         ended = {**facts, "state": AllocationState.ENDED, "ended": seen.ended or seen.asked}
         ended |= {"reason": _short(reason), "message": _short(said)}
@@ -123,7 +126,14 @@ def started_words(allocation: Allocation) -> str:
 
 
 def _why(seen: Observed) -> dict[str, str | None]:
+    if seen.reason is None and seen.unread is not None:
+        return _unreadable(seen)
     return {"reason": _short(seen.reason), "message": _short(seen.message)}
+
+
+def _unreadable(seen: Observed) -> dict[str, str | None]:
+    reason = Reason.LOG_UNREADABLE.value if seen.unread else None
+    return {"reason": reason, "message": _short(seen.unread)}
 
 
 def _short(text: str | None) -> str | None:

@@ -16,7 +16,10 @@ logger = logging.getLogger(__name__)
 
 
 class LogReader:
-    """See the module. `whole`: read to the end of what ended. `behind`: there is more to be had at once."""
+    """See the module. `whole`: read to the end of what ended. `behind`: there is more to be had at once.
+
+    `error`: what came of the last request, where that was no log.
+    """
 
     def __init__(self, pods: Pods, log_format: str) -> None:
         self._pods = pods
@@ -28,6 +31,7 @@ class LogReader:
         self.tail = Tail()  # of a log that goes with its pod
         self.behind = False
         self.whole = False
+        self.error: ApiError | None = None
 
     @property
     def progress(self) -> AllocationProgress | None:
@@ -46,6 +50,7 @@ class LogReader:
         """There is nothing more to read."""
         self._caught_up = self.whole = True
         self.behind = False
+        self.error = None
 
     async def read(self, pod: Pod, most: int) -> bool:
         """Read about `most` bytes more; whether there were any. A log that cannot be read is tried again."""
@@ -53,6 +58,7 @@ class LogReader:
             return False
         grew = False
         self.behind = False
+        self.error = None
         for name, ended in started_containers(pod):
             if name in self._read:
                 continue
@@ -90,6 +96,7 @@ class LogReader:
             )
         except ApiError as error:
             logger.debug("%s: the log of container %s: %s", metadata["name"], name, error)
+            self.error = error
             return None
         taken = take(self._cursor, piece, asked)
         self._cursor, self.behind = taken.cursor, taken.more

@@ -1,0 +1,65 @@
+"""What is told of an allocation: what its pod shows, with its log, and for how long it has been so.
+
+A log that cannot be read is unknown. It is neither silence nor an end: while the pod is there, it may still be read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+from speedrun_operator.api.phases import Reason
+from speedrun_operator.backends.pods.memory import SETTLE_SECONDS, Memory
+from speedrun_operator.backends.pods.observe import give_up
+from speedrun_operator.backends.pods.words import STUCK
+from speedrun_operator.lifecycle.observation import JobState, Observed
+
+TOLD_SECONDS = 30.0  # a log that cannot be read is worth a word after so long
+UNREAD_SECONDS = 3600.0  # and is given up so long after the end
+# Of these there is little hope of a log, or need.
+_NOT_WAITED_FOR = (Reason.NODE_LOST.value, Reason.CANCELLED.value)
+
+
+def told(seen: Observed, memory: Memory, grew: bool, now: float, patience: timedelta) -> Observed:
+    """`seen` with the log. `grew`: it did at this look, at `now`, monotonic seconds. `patience`: with what is stuck."""
+    seen = replace(seen, log=memory.reader.progress, unread=_unread(memory, now))
+    if seen.state is JobState.ENDED:
+        return _ended(seen, memory, grew, now)
+    reason = "Stuck" if seen.reason in STUCK else seen.reason
+    since = memory.waits_since if memory.waits_for == reason and memory.waits_since is not None else now
+    memory.waits_for, memory.waits_since = reason, since
+    memory.ended_since = memory.settles_since = None
+    memory.grown_at = now if grew or memory.grown_at is None or not memory.reader.begun else memory.grown_at
+    quiet = max(0.0, (memory.read_at or memory.grown_at) - memory.grown_at)
+    return replace(
+        seen,
+        quiet_for=timedelta(seconds=quiet),
+        waited_for=timedelta(seconds=now - since) if reason else timedelta(0),
+        give_up_after=give_up(seen, patience),
+    )
+
+
+def _unread(memory: Memory, now: float) -> str | None:
+    """Why the log has not been readable for a while; the same words all the time."""
+    error = memory.reader.error
+    if error is None:
+        memory.read_at, memory.unread_since, memory.unread = now, None, None
+        return None
+    if memory.unread_since is None:
+        memory.unread_since, memory.unread = now, f"the pod's log cannot be read: {error}"
+    return memory.unread if now - memory.unread_since >= TOLD_SECONDS else None
+
+
+def _ended(seen: Observed, memory: Memory, grew: bool, now: float) -> Observed:
+    reader = memory.reader
+    if memory.cancelled and seen.reason != Reason.COMPLETED.value:
+        seen = replace(seen, reason=Reason.CANCELLED.value, message=None)
+    memory.ended_since = memory.ended_since if memory.ended_since is not None else now
+    if grew or reader.behind or reader.error is not None or memory.settles_since is None:
+        memory.settles_since = now
+    given_up = now - memory.settles_since >= SETTLE_SECONDS
+    if memory.unread_since is not None:
+        most = SETTLE_SECONDS if seen.reason in _NOT_WAITED_FOR else UNREAD_SECONDS
+        given_up = now - max(memory.unread_since, memory.ended_since) >= most
+    log = seen.log if seen.log is not None or not given_up else reader.so_far
+    return replace(seen, log=log, log_complete=reader.whole or given_up)

@@ -1,0 +1,230 @@
+"""The backend over an API server with its faults: logs that cannot be read, sidecars, pods that are gone."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from speedrun_operator.api.phases import ConditionType, Phase
+from speedrun_operator.api.status import Status
+from speedrun_operator.kube.client import Refused
+from speedrun_operator.lifecycle.decide import decide
+from speedrun_operator.lifecycle.observation import JobState, Observed
+from speedrun_operator.lifecycle.situation import Decision
+from unit.builders import REPLAY, resource, situation
+from unit.pods.api import (
+    NAME,
+    RUNNING,
+    World,
+    container,
+    ended,
+    pod,
+    refused,
+    stamped,
+    status,
+    until_ended,
+    whole_log,
+)
+
+MIB = 1024 * 1024
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    made = World()
+    yield made
+    await made.backend.close()
+
+
+def result_of(seen: Observed) -> str | None:
+    run = seen.log.run(0) if seen.log else None
+    return run.progress.final.text if run and run.progress.final else None
+
+
+async def test_a_long_log_of_a_run_that_ended_meanwhile_is_read_to_its_end(world: World) -> None:
+    lines = stamped(whole_log(3000, padding=1000), apart=0.01)
+    assert sum(map(len, lines)) > 3 * MIB
+    world.api.logs["train"] = lines
+    world.api.put(pod(status("Succeeded", ended())))
+    seen, took = await until_ended(world)
+    assert (seen.reason, result_of(seen)) == ("Completed", "3.2769")
+    assert took < 15, "what has ended is read in several pieces a poll"
+
+
+@pytest.mark.parametrize("away", [40, 3000])
+async def test_a_log_that_cannot_be_read_for_long_is_waited_for_and_told(world: World, away: int) -> None:
+    world.api.logs["train"] = stamped(whole_log())
+    world.api.log_error = refused()
+    world.api.put(pod(status("Succeeded", ended())))
+    for _ in range(away // 10):
+        seen = await world.look(10)
+        assert (seen.state, seen.log_complete, seen.log) == (JobState.ENDED, False, None)
+    assert seen.unread is not None and "connection refused" in seen.unread
+    world.api.log_error = None
+    seen, _ = await until_ended(world)
+    assert (seen.unread, result_of(seen)) == (None, "3.2769")
+
+
+async def test_a_log_that_can_never_be_read_is_given_up_after_an_hour_or_with_its_pod(world: World) -> None:
+    world.api.log_error = refused()
+    world.api.put(pod(status("Succeeded", ended())))
+    seen, took = await until_ended(world, 10)
+    assert 3600 <= took < 3700 and seen.reason == "Completed"
+    await world.restart()
+    await world.look(10)
+    world.api.remove()
+    seen, took = await until_ended(world, 10)
+    assert took < 60
+
+
+async def test_a_lost_nodes_log_is_not_waited_for(world: World) -> None:
+    world.api.log_error = refused()
+    lost = status("Running", RUNNING, conditions=[{"type": "Ready", "reason": "NodeLost"}], reason="NodeLost")
+    world.api.put(pod(lost, deleted=30))
+    seen, took = await until_ended(world, 5)
+    assert seen.reason == "NodeLost" and took < 180
+
+
+async def test_an_owed_last_line_that_never_comes_is_waited_for_half_a_minute(world: World) -> None:
+    world.api.logs["train"] = stamped(whole_log()[:-1])
+    world.api.put(pod(status("Succeeded", ended())))
+    seen, took = await until_ended(world)
+    assert 30 <= took < 40 and result_of(seen) == "3.2769"
+
+
+async def test_a_log_that_grows_fast_is_read_as_long_as_it_does(world: World) -> None:
+    """Faster than a poll's piece while it runs: at its end much is left to be read."""
+    lines = stamped(whole_log(6000, padding=1000), apart=0.01)
+    world.api.put(pod(status("Running", RUNNING)))
+    for poll in range(1, 41):
+        world.api.logs["train"] = lines[: 150 * poll]
+        await world.look(1)
+    world.api.logs["train"] = lines
+    world.api.put(pod(status("Succeeded", ended())))
+    seen, _ = await until_ended(world)
+    assert result_of(seen) == "3.2769"
+
+
+async def test_a_sidecars_pod_is_not_ended_before_its_log_is_read(world: World) -> None:
+    """The training ended while the operator was down."""
+    world.api.logs["train"] = stamped(whole_log(3000, padding=1000), apart=0.01)
+    world.api.put(pod(status("Running", ended(), container("agent", running={})), sidecar=True))
+    world.time.seconds = 1000
+    seen = await world.look()
+    assert (seen.log_complete, world.api.deleted) == (False, [])
+    seen, _ = await until_ended(world)
+    assert result_of(seen) == "3.2769"
+    for _ in range(70):
+        await world.look(1)
+    assert world.api.deleted == [NAME], "and then it holds no GPUs"
+
+
+async def test_a_sidecars_pod_is_not_ended_before_its_log_is_kept(world: World) -> None:
+    world.api.logs["train"] = stamped(whole_log())
+    world.api.keep_error = refused()
+    world.api.put(pod(status("Running", ended(), container("agent", running={})), sidecar=True))
+    for _ in range(20):
+        seen = await world.look(1)
+        assert (seen.log_complete, world.api.deleted) == (False, [])
+    world.api.keep_error = None
+    await until_ended(world)
+    assert len(world.api.kept) == 1
+
+
+async def test_a_log_that_may_not_be_kept_holds_nothing_up(world: World) -> None:
+    world.api.logs["train"] = stamped(whole_log())
+    world.api.keep_error = Refused(403, "no right to configmaps")
+    world.api.put(pod(status("Succeeded", ended())))
+    seen, took = await until_ended(world)
+    assert took < 10 and result_of(seen) == "3.2769"
+
+
+async def test_a_sidecars_pod_that_is_nobodys_is_ended(world: World) -> None:
+    """Its Speedrun is finished."""
+    world.api.put(pod(status("Running", ended(), container("agent", running={})), sidecar=True))
+    other = world.ref
+    await world.look()
+    world.backend.forget(NAME)
+    world.ref = type(other)(other.identity, 1, other.since, other.log_format, None)
+    for _ in range(70):
+        world.time.seconds += 1
+        await world.backend.observe([world.ref])
+    assert world.api.deleted == [NAME]
+
+
+@pytest.mark.parametrize("skew", [0.0, 3600.0, -3600.0])
+async def test_a_sidecar_may_tidy_up_for_a_minute_whatever_our_clock_says(world: World, skew: float) -> None:
+    world.time.skew = skew
+    world.api.logs["train"] = stamped(whole_log())
+    world.api.put(pod(status("Running", ended(), container("agent", running={})), sidecar=True))
+    for _ in range(50):
+        await world.look(1)
+    assert world.api.deleted == []
+    for _ in range(20):
+        await world.look(1)
+    assert world.api.deleted == [NAME]
+
+
+async def test_a_log_that_cannot_be_read_is_no_silence(world: World) -> None:
+    world.api.logs["train"] = stamped(whole_log()[:8])
+    world.api.put(pod(status("Running", RUNNING)))
+    assert (await world.look()).quiet_for.total_seconds() == 0
+    assert (await world.look(100)).quiet_for.total_seconds() == 100
+    world.api.log_error = refused()
+    for _ in range(20):
+        seen = await world.look(100)
+        assert seen.quiet_for.total_seconds() == 100
+    assert seen.unread is not None and "connection refused" in seen.unread
+    world.api.log_error = None
+    seen = await world.look(100)
+    assert (seen.quiet_for.total_seconds(), seen.unread) == (2200, None), "nothing was written all the time"
+    world.api.logs["train"] = stamped(whole_log()[:9])
+    assert (await world.look(1)).quiet_for.total_seconds() == 0
+
+
+async def test_one_read_that_fails_is_not_told(world: World) -> None:
+    world.api.put(pod(status("Running", RUNNING)))
+    await world.look()
+    world.api.log_error = refused()
+    assert (await world.look(5)).unread is None
+
+
+def decided(world: World, seen: Observed, before: Status | None = None, **spec: object) -> Decision:
+    """What becomes of a Speedrun of which this is seen."""
+    given = {**REPLAY, "backend": "Pods", "pods": {"image": "registry.local/trainer"}, **spec}
+    if before is None:
+        before = decide(situation(resource(given), seconds=1)).status
+    at_work = situation(resource(given, status=before), seconds=world.time.seconds + 2, observed={0: seen})
+    return decide(at_work)
+
+
+async def test_a_run_whose_log_cannot_be_read_is_not_taken_for_a_stalled_one(world: World) -> None:
+    world.api.logs["train"] = stamped(whole_log()[:8])
+    world.api.put(pod(status("Running", RUNNING)))
+    before = decided(world, await world.look(), stallTimeoutSeconds=600).status
+    world.api.log_error = refused()
+    await world.look(5)
+    decision = decided(world, await world.look(2000), before, stallTimeoutSeconds=600)
+    after = decision.status
+    assert (decision.cancel, after.phase, after.reason) == ((), Phase.TRAINING, "LogUnreadable")
+    assert after.condition(ConditionType.STALLED) is None
+    assert "connection refused" in (after.allocations[0].message or "")
+    world.api.log_error = None
+    silent = decided(world, await world.look(1), after, stallTimeoutSeconds=600)
+    assert silent.cancel == (0,) and silent.status.allocations[0].ending == "Stalled"
+
+
+async def test_a_log_that_cannot_be_read_at_the_end_is_told_until_it_can(world: World) -> None:
+    world.api.logs["train"] = stamped(whole_log())
+    world.api.put(pod(status("Running", RUNNING)))
+    before = decided(world, await world.look()).status
+    world.api.log_error = refused()
+    world.api.put(pod(status("Succeeded", ended())))
+    for _ in range(10):
+        before = decided(world, await world.look(30), before).status
+    assert (before.reason, before.completion_time) == ("LogUnreadable", None)
+    world.api.log_error = None
+    seen, _ = await until_ended(world)
+    end = decided(world, seen, before).status
+    assert (end.phase, end.val_loss, end.allocations[0].reason) == (Phase.SUCCEEDED, 3.2769, "Completed")
