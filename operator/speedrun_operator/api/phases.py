@@ -128,6 +128,8 @@ class Reason(StrEnum):
     POD_PREEMPTED = "PodPreempted"
     POD_REFUSED = "PodRefused"
     POD_DELETED = "PodDeleted"
+    CONTAINER_NOT_STARTED = "ContainerNotStarted"
+    SHARED_MEMORY_FULL = "SharedMemoryFull"
     OOM_KILLED = "OOMKilled"
     IMAGE_MISSING_BUILD_STEPS = "ImageMissingBuildSteps"
     CACHE_MISSING = "CacheMissing"

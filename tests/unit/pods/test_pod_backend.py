@@ -228,3 +228,37 @@ async def test_a_log_that_cannot_be_read_at_the_end_is_told_until_it_can(world: 
     seen, _ = await until_ended(world)
     end = decided(world, seen, before).status
     assert (end.phase, end.val_loss, end.allocations[0].reason) == (Phase.SUCCEEDED, 3.2769, "Completed")
+
+
+async def test_a_sidecar_whose_image_is_not_there_stops_no_training(world: World) -> None:
+    back_off = {"reason": "ImagePullBackOff", "message": 'Back-off pulling image "acme/agent:nope"'}
+    world.api.logs["train"] = stamped(whole_log()[:8])
+    world.api.put(pod(status("Running", RUNNING, container("agent", waiting=back_off)), sidecar=True))
+    before = decided(world, await world.look()).status
+    decision = decided(world, await world.look(1000), before)
+    assert (decision.cancel, decision.status.phase, decision.status.reason) == ((), Phase.TRAINING, None)
+    world.api.logs["train"] = stamped(whole_log())
+    world.api.put(pod(status("Running", ended(), container("agent", waiting=back_off)), sidecar=True))
+    seen, _ = await until_ended(world)
+    assert decided(world, seen, decision.status).status.phase is Phase.SUCCEEDED
+
+
+async def test_a_sidecar_whose_image_is_not_there_holds_training_up_before_it_begins(world: World) -> None:
+    """One of the newer kind must run before training does."""
+    made = pod(status("Pending", container("train", waiting={"reason": "PodInitializing"})))
+    made["status"]["initContainerStatuses"].append(container("mesh", waiting={"reason": "ImagePullBackOff"}))
+    made["spec"]["initContainers"].append({"name": "mesh", "restartPolicy": "Always"})
+    world.api.put(made)
+    assert (await world.look()).reason == "ImagePullBackOff"
+
+
+async def test_a_pod_that_hangs_in_its_deletion_is_given_time_by_our_own_clock(world: World) -> None:
+    for skew in (7200.0, -7200.0):
+        world.time.skew = skew
+        world.api.put(pod(status("Running", RUNNING), deleted=world.time.seconds + 20))
+        assert (await world.look()).state is JobState.RUNNING
+        assert (await world.look(75)).state is JobState.RUNNING
+        seen = await world.look(10)
+        assert (seen.state, seen.reason) == (JobState.ENDED, "NodeLost")
+        world.api.put(pod(status("Running", RUNNING)))
+        await world.look()

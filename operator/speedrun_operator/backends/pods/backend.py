@@ -14,11 +14,12 @@ from datetime import timedelta
 
 from speedrun_operator.backends.base import AllocationRef, MarkedJob, PrepareJob, PrepareRef, Snapshot
 from speedrun_operator.backends.pods import manifest
+from speedrun_operator.backends.pods.fields import Pod, grace, has_ended, is_over, moment
 from speedrun_operator.backends.pods.keeper import LogKeeper
 from speedrun_operator.backends.pods.keeping import shown_by
 from speedrun_operator.backends.pods.memory import Memory
 from speedrun_operator.backends.pods.nodes import Nodes
-from speedrun_operator.backends.pods.observe import Pod, has_ended, is_over, moment, observed, vanished
+from speedrun_operator.backends.pods.observe import observed, vanished
 from speedrun_operator.backends.pods.outcome import read_refusal
 from speedrun_operator.backends.pods.package import pack
 from speedrun_operator.backends.pods.reader import LogReader
@@ -161,7 +162,8 @@ class PodsBackend:
                 memory.unseen_since = None
                 memory.job_id = pod["metadata"]["uid"]
                 grew = await self._read(pod, memory.reader)
-                seen = await self._volumes.told(observed(pod, self._now()), pod, memory)
+                shown = observed(pod, self._now(), self._overdue(pod, memory))
+                seen = await self._volumes.told(shown, pod, memory)
                 seen = self._told(seen, memory, grew)
             seen = await self._keeper.kept(seen, ref, memory)
             memory.settled = seen.state is JobState.ENDED and seen.log_complete
@@ -176,6 +178,15 @@ class PodsBackend:
             if not reader.behind:
                 break
         return grew
+
+    def _overdue(self, pod: Pod, memory: Memory) -> timedelta:
+        """How long ago it was to have ended by its deletion, by our clock alone."""
+        if not pod["metadata"].get("deletionTimestamp"):
+            memory.deleting_since = None
+            return timedelta(0)
+        now = self._monotonic()
+        memory.deleting_since = memory.deleting_since if memory.deleting_since is not None else now
+        return timedelta(seconds=now - memory.deleting_since) - grace(pod)
 
     def _absent(self, ref: AllocationRef, memory: Memory) -> Observed:
         """No pod of that name: never made, as far as we know, or gone."""

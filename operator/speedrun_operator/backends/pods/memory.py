@@ -20,6 +20,7 @@ class Memory:
     kept: bool = False  # the last part of its log is in a ConfigMap
     doubt_until: float | None = None  # a creation may still be under way
     unseen_since: float | None = None
+    deleting_since: float | None = None  # since when its pod is being deleted, as far as we saw
     ended_since: float | None = None
     settles_since: float | None = None  # since when all that could be read of what ended was read
     settled: bool = False  # its end was told for certain, its log read and kept as far as that goes

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 
+from speedrun_operator.backends.pods.fields import Pod
 from speedrun_operator.backends.pods.keeping import Tail
 from speedrun_operator.backends.pods.logs import Cursor, take
-from speedrun_operator.backends.pods.observe import Pod, keeps_its_log, owes_its_last_line, started_containers
+from speedrun_operator.backends.pods.observe import keeps_its_log, owes_its_last_line, started_containers
 from speedrun_operator.backends.reading import Reading
 from speedrun_operator.kube.client import ApiError
 from speedrun_operator.kube.pods import Pods

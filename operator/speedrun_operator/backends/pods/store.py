@@ -11,7 +11,7 @@ import logging
 from collections.abc import Iterable
 from typing import Any
 
-from speedrun_operator.backends.pods.observe import Pod
+from speedrun_operator.backends.pods.fields import Pod
 from speedrun_operator.kube.client import ApiError, Unavailable
 from speedrun_operator.kube.pods import Pods
 
@@ -20,7 +20,10 @@ RETRY_FIRST, RETRY_LONGEST = 0.2, 10.0
 MOST_GONE = 2000
 GONE = 410
 # Of a pod only what is looked at is kept.
-_METADATA = ("name", "namespace", "uid", "labels", "creationTimestamp", "deletionTimestamp", "resourceVersion")
+_METADATA = (
+    *("name", "namespace", "uid", "labels", "resourceVersion"),
+    *("creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds"),
+)
 
 
 class Store:

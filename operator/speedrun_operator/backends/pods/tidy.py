@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 
+from speedrun_operator.backends.pods.fields import Pod, has_ended, is_over
 from speedrun_operator.backends.pods.memory import Memory
-from speedrun_operator.backends.pods.observe import Pod, has_ended, is_over
 from speedrun_operator.clock import Clock
 from speedrun_operator.kube.client import ApiError
 from speedrun_operator.kube.pods import Pods

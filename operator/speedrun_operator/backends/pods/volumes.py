@@ -9,8 +9,9 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from speedrun_operator.backends.pods.fields import Pod, moment
 from speedrun_operator.backends.pods.memory import Memory
-from speedrun_operator.backends.pods.observe import Pod, moment, started_containers
+from speedrun_operator.backends.pods.observe import started_containers
 from speedrun_operator.backends.pods.words import STUCK
 from speedrun_operator.clock import Clock
 from speedrun_operator.kube.client import ApiError
