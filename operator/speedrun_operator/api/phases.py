@@ -128,6 +128,7 @@ class Reason(StrEnum):
     POD_PREEMPTED = "PodPreempted"
     POD_REFUSED = "PodRefused"
     POD_DELETED = "PodDeleted"
+    POD_GONE = "PodGone"
     CONTAINER_NOT_STARTED = "ContainerNotStarted"
     SHARED_MEMORY_FULL = "SharedMemoryFull"
     OOM_KILLED = "OOMKilled"

@@ -99,18 +99,17 @@ def test_a_lost_node_is_told_and_then_the_end() -> None:
     assert first.message and "does not answer" in first.message
     later = observed(pod(status, deleted=30), at(630), timedelta(seconds=580))
     assert (later.state, later.reason) == (JobState.ENDED, "NodeLost")
-    gone = vanished(pod(status, deleted=30), "17", at(60), cancelled=False)
+    gone = vanished(pod(status, deleted=30), "17", at(60), cancelled=False, witnessed=True)
     assert (gone.state, gone.reason, gone.node) == (JobState.ENDED, "NodeLost", "node-a")
 
 
 def test_a_healthy_pod_that_is_gone_was_deleted() -> None:
     """BR-041: the second case: 404 straight away."""
     last = pod(placed(containerStatuses=[container("train", running={})]))
-    gone = vanished(last, "17", at(60), cancelled=False)
+    gone = vanished(last, "17", at(60), cancelled=False, witnessed=True)
     assert (gone.state, gone.reason) == (JobState.ENDED, "PodDeleted")
     assert gone.message and "deleted before training finished" in gone.message
-    assert vanished(None, "17", at(60), cancelled=False).reason == "PodDeleted"
-    assert vanished(last, "17", at(60), cancelled=True).reason == "Cancelled"
+    assert vanished(last, "17", at(60), cancelled=True, witnessed=True).reason == "Cancelled"
 
 
 def test_the_final_step_counts_though_the_pod_was_deleted() -> None:
@@ -120,7 +119,7 @@ def test_the_final_step_counts_though_the_pod_was_deleted() -> None:
     seen = running(finished_log("3.2769"))
     status = decide(situation(resource(status=status), seconds=50, observed={0: seen})).status
     last = pod(placed(containerStatuses=[container("train", running={})]))
-    gone = replace(vanished(last, "17", at(60), cancelled=False), log=log, log_complete=True)
+    gone = replace(vanished(last, "17", at(60), cancelled=False, witnessed=True), log=log, log_complete=True)
     end = decide(situation(resource(status=status), seconds=60, observed={0: gone})).status
     assert (end.phase, end.val_loss) == (Phase.SUCCEEDED, 3.2769)
 

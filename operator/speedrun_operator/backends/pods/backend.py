@@ -198,7 +198,9 @@ class PodsBackend:
             fenced = memory.cancelled and (memory.doubt_until is None or now > memory.doubt_until)
             return Observed(JobState.UNSEEN, asked, unseen_for=timedelta(seconds=now - since), fenced=fenced)
         memory.reader.close()
-        return self._told(vanished(last, job_id, asked, cancelled=memory.cancelled), memory, False)
+        witnessed = self._store.saw_it_go(self.name_of(ref))
+        gone = vanished(last, job_id, asked, cancelled=memory.cancelled, witnessed=witnessed)
+        return self._told(gone, memory, False)
 
     def _told(self, seen: Observed, memory: Memory, grew: bool) -> Observed:
         return told(seen, memory, grew, self._monotonic(), self._site.give_up)

@@ -59,8 +59,11 @@ def observed(pod: Pod, asked: datetime, overdue: timedelta = timedelta(0)) -> Ob
     return seen
 
 
-def vanished(last: Pod | None, job_id: str | None, asked: datetime, *, cancelled: bool) -> Observed:
-    """What is to be said of an allocation whose pod is gone. `last`: the pod as it was seen last."""
+def vanished(last: Pod | None, job_id: str | None, asked: datetime, *, cancelled: bool, witnessed: bool) -> Observed:
+    """What is to be said of an allocation whose pod is gone. `last`: the pod as it was seen last.
+
+    `witnessed`: the API server told its deletion. Where it did not, nobody knows who took a pod away that was well.
+    """
     if last is None:
         seen = Observed(JobState.ENDED, asked, job_id=job_id, ended=asked)
     else:
@@ -68,7 +71,12 @@ def vanished(last: Pod | None, job_id: str | None, asked: datetime, *, cancelled
         if seen.state is JobState.ENDED:
             return seen
         seen = replace(seen, state=JobState.ENDED, ended=asked)
-    reason, message = (Reason.CANCELLED.value, None) if cancelled else taken(last or {})
+    if cancelled:
+        return replace(seen, reason=Reason.CANCELLED.value, message=None)
+    reason, message = taken(last or {"metadata": {}})
+    known = witnessed or (last is not None and last["metadata"].get("deletionTimestamp"))
+    if reason == rules.DELETED and not known:
+        reason, message = rules.GONE, "the pod was gone when it was looked for, and nobody saw why"
     return replace(seen, reason=reason, message=message)
 
 
