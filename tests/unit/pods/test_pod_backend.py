@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import gzip
 from collections.abc import AsyncIterator
 
 import pytest
@@ -320,3 +322,38 @@ async def listed_again(world: World) -> Observed:
         if snapshot.error is None and seen is not None and seen.state is JobState.ENDED:
             return seen
         assert asyncio.get_running_loop().time() < deadline, snapshot
+
+
+@pytest.mark.parametrize("back", [3600, 5])
+async def test_a_clock_that_is_set_back_hides_no_result(world: World, back: int) -> None:
+    """The kubelet gives lines from a second on: what is written with earlier times is not among them."""
+    lines = whole_log()
+    world.api.logs["train"] = stamped(lines[:20], begin=4000)
+    world.api.put(pod(status("Running", RUNNING)))
+    await world.look()
+    world.api.logs["train"] += stamped(lines[20:], begin=4000 + 20 - back, apart=0.01)
+    world.api.put(pod(status("Succeeded", ended())))
+    seen, took = await until_ended(world)
+    assert result_of(seen) == "3.2769" and seen.log is not None and seen.log.exit_code == 0
+    assert took < 10
+    (kept,) = world.api.kept
+    assert b"val_loss:3.2769" in gzip.decompress(base64.b64decode(kept["binaryData"]["log.gz"]))
+
+
+async def test_a_log_is_not_read_as_a_whole_over_and_over(world: World) -> None:
+    world.api.logs["train"] = stamped(whole_log()[:-1])
+    world.api.put(pod(status("Succeeded", ended())))
+    for _ in range(20):
+        await world.look(1)
+    assert world.api.whole_reads == 3, "the first of each container, and one more"
+
+
+async def test_unread_lines_that_are_rotated_away_lose_no_result(world: World) -> None:
+    lines = stamped(whole_log())
+    world.api.logs["train"] = lines[:10]
+    world.api.put(pod(status("Running", RUNNING)))
+    await world.look()
+    world.api.logs["train"] = [lines[-4], *lines[-2:]]  # the script says the last validation again
+    world.api.put(pod(status("Succeeded", ended())))
+    seen, _ = await until_ended(world)
+    assert result_of(seen) == "3.2769"
