@@ -103,11 +103,11 @@ def _unseen(allocation: Allocation, seen: Observed) -> Allocation:
     )
 
 
-def with_ending(allocation: Allocation, reason: Reason, message: str) -> Allocation:
+def with_ending(allocation: Allocation, reason: str, message: str) -> Allocation:
     """The record of an allocation that the operator decides to end; the first reason stays."""
     if allocation.state is AllocationState.ENDED or allocation.ending is not None:
         return allocation
-    return allocation.model_copy(update={"ending": reason.value, "message": _short(message)})
+    return allocation.model_copy(update={"ending": str(reason), "message": _short(message)})
 
 
 def has_started(allocation: Allocation) -> bool:

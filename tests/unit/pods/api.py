@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from typing import Any, cast
 
 from speedrun_operator.api.names import Identity
-from speedrun_operator.api.status import rfc3339
+from speedrun_operator.api.status import Status, rfc3339
 from speedrun_operator.backends.base import AllocationRef
 from speedrun_operator.backends.pods.backend import PodsBackend
 from speedrun_operator.backends.pods.manifest import UID_LABEL
@@ -21,8 +21,10 @@ from speedrun_operator.backends.pods.site import PodSite
 from speedrun_operator.clock import Clock
 from speedrun_operator.kube.client import ApiError, NotFound, Unavailable
 from speedrun_operator.kube.pods import Pods
-from speedrun_operator.lifecycle.observation import Observed
-from unit.builders import CLUSTER, UID, at
+from speedrun_operator.lifecycle.decide import decide
+from speedrun_operator.lifecycle.observation import JobState, Observed
+from speedrun_operator.lifecycle.situation import Decision
+from unit.builders import CLUSTER, REPLAY, UID, at, resource, situation
 
 Json = dict[str, Any]
 IDENTITY = Identity("lab", "mine", UID)
@@ -227,3 +229,29 @@ async def until_ended(world: World, seconds: float = 1.0, most: int = 4000) -> t
 
 def refused(message: str = "dial tcp 10.0.0.9:10250: connect: connection refused") -> Unavailable:
     return Unavailable(500, message)
+
+
+def result_of(seen: Observed) -> str | None:
+    run = seen.log.run(0) if seen.log else None
+    return run.progress.final.text if run and run.progress.final else None
+
+
+def decided(world: World, seen: Observed, before: Status | None = None, **spec: object) -> Decision:
+    """What becomes of a Speedrun of which this is seen."""
+    given = {**REPLAY, "backend": "Pods", "pods": {"image": "registry.local/trainer"}, **spec}
+    if before is None:
+        before = decide(situation(resource(given), seconds=1)).status
+    at_work = situation(resource(given, status=before), seconds=world.time.seconds + 2, observed={0: seen})
+    return decide(at_work)
+
+
+async def listed_again(world: World) -> Observed:
+    """What is said of a pod that is gone, once the store has listed after its watch broke."""
+    deadline = asyncio.get_running_loop().time() + 10
+    while True:
+        await asyncio.sleep(0.05)
+        snapshot = await world.backend.observe([world.ref])
+        seen = snapshot.observed.get(NAME)
+        if snapshot.error is None and seen is not None and seen.state is JobState.ENDED:
+            return seen
+        assert asyncio.get_running_loop().time() < deadline, snapshot

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import gzip
 from collections.abc import AsyncIterator
@@ -10,20 +9,18 @@ from collections.abc import AsyncIterator
 import pytest
 
 from speedrun_operator.api.phases import ConditionType, Phase
-from speedrun_operator.api.status import Status
 from speedrun_operator.kube.client import Refused
-from speedrun_operator.lifecycle.decide import decide
-from speedrun_operator.lifecycle.observation import JobState, Observed
-from speedrun_operator.lifecycle.situation import Decision
-from unit.builders import REPLAY, resource, situation
+from speedrun_operator.lifecycle.observation import JobState
 from unit.pods.api import (
     NAME,
     RUNNING,
     World,
     container,
+    decided,
     ended,
     pod,
     refused,
+    result_of,
     stamped,
     status,
     until_ended,
@@ -38,11 +35,6 @@ async def world() -> AsyncIterator[World]:
     made = World()
     yield made
     await made.backend.close()
-
-
-def result_of(seen: Observed) -> str | None:
-    run = seen.log.run(0) if seen.log else None
-    return run.progress.final.text if run and run.progress.final else None
 
 
 async def test_a_long_log_of_a_run_that_ended_meanwhile_is_read_to_its_end(world: World) -> None:
@@ -193,15 +185,6 @@ async def test_one_read_that_fails_is_not_told(world: World) -> None:
     assert (await world.look(5)).unread is None
 
 
-def decided(world: World, seen: Observed, before: Status | None = None, **spec: object) -> Decision:
-    """What becomes of a Speedrun of which this is seen."""
-    given = {**REPLAY, "backend": "Pods", "pods": {"image": "registry.local/trainer"}, **spec}
-    if before is None:
-        before = decide(situation(resource(given), seconds=1)).status
-    at_work = situation(resource(given, status=before), seconds=world.time.seconds + 2, observed={0: seen})
-    return decide(at_work)
-
-
 async def test_a_run_whose_log_cannot_be_read_is_not_taken_for_a_stalled_one(world: World) -> None:
     world.api.logs["train"] = stamped(whole_log()[:8])
     world.api.put(pod(status("Running", RUNNING)))
@@ -231,97 +214,6 @@ async def test_a_log_that_cannot_be_read_at_the_end_is_told_until_it_can(world: 
     seen, _ = await until_ended(world)
     end = decided(world, seen, before).status
     assert (end.phase, end.val_loss, end.allocations[0].reason) == (Phase.SUCCEEDED, 3.2769, "Completed")
-
-
-async def test_a_sidecar_whose_image_is_not_there_stops_no_training(world: World) -> None:
-    back_off = {"reason": "ImagePullBackOff", "message": 'Back-off pulling image "acme/agent:nope"'}
-    world.api.logs["train"] = stamped(whole_log()[:8])
-    world.api.put(pod(status("Running", RUNNING, container("agent", waiting=back_off)), sidecar=True))
-    before = decided(world, await world.look()).status
-    decision = decided(world, await world.look(1000), before)
-    assert (decision.cancel, decision.status.phase, decision.status.reason) == ((), Phase.TRAINING, None)
-    world.api.logs["train"] = stamped(whole_log())
-    world.api.put(pod(status("Running", ended(), container("agent", waiting=back_off)), sidecar=True))
-    seen, _ = await until_ended(world)
-    assert decided(world, seen, decision.status).status.phase is Phase.SUCCEEDED
-
-
-async def test_a_sidecar_whose_image_is_not_there_holds_training_up_before_it_begins(world: World) -> None:
-    """One of the newer kind must run before training does."""
-    made = pod(status("Pending", container("train", waiting={"reason": "PodInitializing"})))
-    made["status"]["initContainerStatuses"].append(container("mesh", waiting={"reason": "ImagePullBackOff"}))
-    made["spec"]["initContainers"].append({"name": "mesh", "restartPolicy": "Always"})
-    world.api.put(made)
-    assert (await world.look()).reason == "ImagePullBackOff"
-
-
-async def test_a_pod_that_hangs_in_its_deletion_is_given_time_by_our_own_clock(world: World) -> None:
-    for skew in (7200.0, -7200.0):
-        world.time.skew = skew
-        world.api.put(pod(status("Running", RUNNING), deleted=world.time.seconds + 20))
-        assert (await world.look()).state is JobState.RUNNING
-        assert (await world.look(75)).state is JobState.RUNNING
-        seen = await world.look(10)
-        assert (seen.state, seen.reason) == (JobState.ENDED, "NodeLost")
-        world.api.put(pod(status("Running", RUNNING)))
-        await world.look()
-
-
-async def test_a_pod_that_was_seen_to_go_was_deleted(world: World) -> None:
-    world.api.logs["train"] = stamped(whole_log()[:8])
-    world.api.put(pod(status("Running", RUNNING)))
-    before = decided(world, await world.look()).status
-    world.api.remove()
-    seen = await world.look(1)
-    assert (seen.state, seen.reason) == (JobState.ENDED, "PodDeleted")
-    assert decided(world, seen, before).status.phase is Phase.FAILED
-
-
-@pytest.mark.parametrize("outage", ["the operator was away", "the watch broke"])
-async def test_a_pod_that_went_while_nobody_looked_is_made_again(world: World, outage: str) -> None:
-    """As when its node was drained while the operator, outside the cluster, slept."""
-    world.api.logs["train"] = stamped(whole_log()[:8])
-    world.api.put(pod(status("Running", RUNNING)))
-    before = decided(world, await world.look()).status
-    if outage == "the watch broke":
-        world.api.break_off()
-        world.api.remove(heard=False)
-        seen = await listed_again(world)
-    else:
-        await world.restart()
-        world.api.remove()
-        seen = await world.look(1)
-    assert (seen.state, seen.reason) == (JobState.ENDED, "PodGone")
-    after = decided(world, seen, before).status
-    assert (after.phase, after.next_attempt_time is not None) == (Phase.PENDING, True)
-    assert after.allocations[0].message and "nobody saw why" in after.allocations[0].message
-
-
-@pytest.mark.parametrize(("by", "reason"), [("EvictionByEvictionAPI", "Drained"), (None, "PodDeleted")])
-async def test_what_was_seen_of_a_pods_end_is_told_though_its_last_moment_was_not(
-    world: World, by: str | None, reason: str
-) -> None:
-    world.api.put(pod(status("Running", RUNNING)))
-    await world.look()
-    going = [{"type": "DisruptionTarget", "status": "True", "reason": by}] if by else []
-    world.api.put(pod(status("Running", RUNNING, conditions=going), deleted=60))
-    assert (await world.look(1)).reason == "Terminating"
-    world.api.break_off()
-    world.api.remove(heard=False)
-    seen = await listed_again(world)
-    assert (seen.state, seen.reason) == (JobState.ENDED, reason)
-
-
-async def listed_again(world: World) -> Observed:
-    """What is said of a pod that is gone, once the store has listed after its watch broke."""
-    deadline = asyncio.get_running_loop().time() + 10
-    while True:
-        await asyncio.sleep(0.05)
-        snapshot = await world.backend.observe([world.ref])
-        seen = snapshot.observed.get(NAME)
-        if snapshot.error is None and seen is not None and seen.state is JobState.ENDED:
-            return seen
-        assert asyncio.get_running_loop().time() < deadline, snapshot
 
 
 @pytest.mark.parametrize("back", [3600, 5])

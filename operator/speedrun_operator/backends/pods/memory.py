@@ -31,6 +31,7 @@ class Memory:
     keeping_since: float | None = None
     waits_for: str | None = None
     waits_since: float | None = None
+    trouble: str | None = None  # why it is stuck, where that is no fault of its spec
     events_at: float | None = None  # when its events were asked for last, and what they said of its volumes
     volumes: tuple[str, str] | None = None
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)

@@ -11,7 +11,9 @@ from datetime import timedelta
 from speedrun_operator.api.phases import Reason
 from speedrun_operator.backends.pods.memory import SETTLE_SECONDS, Memory
 from speedrun_operator.backends.pods.observe import give_up
+from speedrun_operator.backends.pods.troubles import is_silent, trouble
 from speedrun_operator.backends.pods.words import STUCK
+from speedrun_operator.diagnosis import rule_of
 from speedrun_operator.lifecycle.observation import JobState, Observed
 
 TOLD_SECONDS = 30.0  # a log that cannot be read is worth a word after so long
@@ -25,6 +27,7 @@ def told(seen: Observed, memory: Memory, grew: bool, now: float, patience: timed
     seen = replace(seen, log=memory.reader.progress, unread=_unread(memory, now))
     if seen.state is JobState.ENDED:
         return _ended(seen, memory, grew, now)
+    seen = _with_trouble(seen, memory)
     reason = "Stuck" if seen.reason in STUCK else seen.reason
     since = memory.waits_since if memory.waits_for == reason and memory.waits_since is not None else now
     memory.waits_for, memory.waits_since = reason, since
@@ -36,7 +39,22 @@ def told(seen: Observed, memory: Memory, grew: bool, now: float, patience: timed
         quiet_for=timedelta(seconds=quiet),
         waited_for=timedelta(seconds=now - since) if reason else timedelta(0),
         give_up_after=give_up(seen, patience),
+        give_up_as=memory.trouble,
     )
+
+
+def _with_trouble(seen: Observed, memory: Memory) -> Observed:
+    """With the remedy for what is no fault of the spec, which is remembered while the pod is stuck."""
+    word, message = seen.reason or "", seen.message or ""
+    if word not in STUCK:
+        memory.trouble = None
+    elif not is_silent(word, message):
+        memory.trouble = trouble(word, message)
+    rule = rule_of(memory.trouble)
+    if rule is None:
+        return seen
+    words = rule.message.replace(rule.remedy, rule.in_pods or rule.remedy)
+    return replace(seen, message=message.replace(f"({STUCK[word][0]})", f"({words})"))
 
 
 def _unread(memory: Memory, now: float) -> str | None:

@@ -18,7 +18,7 @@ STUCK: Mapping[str, tuple[str, bool]] = {
     "ErrImagePull": ("see that the image exists and that spec.pods.imagePullSecrets lets the node pull it", False),
     "ImagePullBackOff": ("see that the image exists and that spec.pods.imagePullSecrets lets the node pull it", False),
     "ImageInspectError": ("the image on the node is damaged; another node may do: spec.pods.nodeSelector", False),
-    "RegistryUnavailable": ("the registry does not answer; it is tried again", False),
+    "RegistryUnavailable": ("the registry does not answer", False),
     "CreateContainerConfigError": ("create the Secret or ConfigMap with that key in the Speedrun's namespace", False),
     "CreateContainerError": ("the node cannot make the container; the message says why", False),
     "FailedMount": ("the volume must be there, and one that this node can mount", False),
