@@ -42,6 +42,7 @@ class Api:
     log_error: ApiError | None = None
     keep_error: ApiError | None = None
     told: list[Json] = field(default_factory=list)  # events
+    told_error: ApiError | None = None
     kept: list[Json] = field(default_factory=list)  # ConfigMaps
     deleted: list[str] = field(default_factory=list)
     whole_reads: int = 0  # how often a log was asked for from its beginning
@@ -101,6 +102,8 @@ class Api:
         return b"".join(line for line in lines if since is None or line[:19] >= since[:19].encode())[:most]
 
     async def events(self, namespace: str, uid: str) -> list[Json]:
+        if self.told_error is not None:
+            raise self.told_error
         return self.told
 
     async def put_config_map(self, body: Json) -> None:

@@ -10,8 +10,8 @@ import pytest
 
 from speedrun_operator.api.phases import Phase
 from speedrun_operator.api.status import rfc3339
+from speedrun_operator.backends.pods.events import not_begun
 from speedrun_operator.backends.pods.observe import give_up, observed, started_containers, vanished
-from speedrun_operator.backends.pods.volumes import failed_mount
 from speedrun_operator.lifecycle.allocations import after_observation
 from speedrun_operator.lifecycle.decide import decide
 from speedrun_operator.lifecycle.observation import JobState
@@ -220,11 +220,11 @@ def test_a_volume_that_cannot_be_mounted_is_named(reason: str, message: str, say
         {"type": "Warning", "reason": reason, "message": message, "lastTimestamp": rfc3339(at(8))},
         {"type": "Warning", "reason": "FailedMount", "message": "an older word", "lastTimestamp": rfc3339(at(7))},
     ]
-    told = failed_mount(shown, events)
+    told = not_begun(shown, events)
     assert told is not None and told[0] == reason
     assert message in told[1] and says in told[1]
     seen = replace(observed(shown, at(20)), reason=told[0])
     assert give_up(seen, PATIENCE) == PATIENCE
-    assert failed_mount(shown, events[:1]) is None
+    assert not_begun(shown, events[:1]) is None
     mounted = {"type": "Normal", "reason": "Pulling", "message": "an image", "lastTimestamp": rfc3339(at(8))}
-    assert failed_mount(shown, [*events, mounted]) is None
+    assert not_begun(shown, [*events, mounted]) is None

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
 from speedrun_operator.api.phases import Phase
-from speedrun_operator.api.status import Status
+from speedrun_operator.api.status import Status, rfc3339
 from speedrun_operator.diagnosis import rule_of
+from speedrun_operator.lifecycle.observation import JobState
 from unit.builders import at
 from unit.pods.api import (
     RUNNING,
@@ -17,6 +19,7 @@ from unit.pods.api import (
     decided,
     ended,
     pod,
+    refused,
     stamped,
     status,
     until_ended,
@@ -109,3 +112,65 @@ async def stuck(world: World, word: str, message: str) -> Status:
     if word == "ErrImagePull":
         world.api.put(pod(status("Pending", container("train", waiting=back_off))))
     return decided(world, await world.look(299), before, runs=3).status
+
+
+UNPLACED = {"phase": "Pending"}
+
+
+def event(reason: str, message: str, seconds: float = 10, type_: str = "Warning") -> dict[str, str]:
+    return {"type": type_, "reason": reason, "message": message, "lastTimestamp": rfc3339(at(seconds))}
+
+
+def named(scheduler: str) -> dict[str, Any]:
+    made = pod(UNPLACED, node=None)
+    made["spec"]["schedulerName"] = scheduler
+    return made
+
+
+async def test_a_pod_that_no_scheduler_looks_at_names_the_one_that_should(world: World) -> None:
+    world.api.put(named("tenant-slurm-slurm-scheduler"))
+    first = await world.look(1)
+    assert (first.state, first.reason) == (JobState.QUEUED, None), "of every pod for a moment, and worth no write"
+    seen = await world.look(20)
+    assert (seen.reason, seen.give_up_after) == ("Unscheduled", None)
+    assert seen.message and "tenant-slurm-slurm-scheduler runs and watches this namespace" in seen.message
+    after = decided(world, seen).status
+    assert (after.phase, after.reason, after.allocations[0].message) == (Phase.QUEUED, "Unscheduled", seen.message)
+
+
+async def test_what_a_scheduler_says_in_events_alone_is_told_and_kept(world: World) -> None:
+    """SUNK's says so of an annotation that Slurm does not take, once."""
+    world.api.put(named("slurm-scheduler"))
+    world.api.told = [event("Older", "an older word", 5), event("ValidationError", "invalid account: nobody")]
+    await world.look(1)
+    said = "the scheduler slurm-scheduler does not place it: ValidationError: invalid account: nobody"
+    assert (await world.look(20)).message == said
+    world.api.told = []  # events are kept for an hour
+    assert (await world.look(4000)).message == said
+    world.api.put(pod(status("Pending", container("train", waiting={"reason": "PodInitializing"}))))
+    assert (await world.look(1)).reason is None
+
+
+async def test_events_that_may_not_be_read_hide_no_scheduler(world: World) -> None:
+    world.api.told_error = refused("no right to events")
+    world.api.put(named("other"))
+    await world.look(1)
+    assert "one called other" in ((await world.look(20)).message or "")
+
+
+@pytest.mark.parametrize("skew", [0.0, 7200.0, -7200.0])
+async def test_a_node_that_cannot_set_a_pod_up_is_told_and_given_up(world: World, skew: float) -> None:
+    world.time.skew = skew
+    began = pod({**status("Pending", container("train", waiting={"reason": "PodInitializing"}))})
+    began["status"]["initContainerStatuses"] = [container("code", waiting={"reason": "PodInitializing"})]
+    world.api.told = [event("FailedCreatePodSandBox", "plugin type cni failed: no addresses left")]
+    world.api.put(began)
+    before = decided(world, await world.look(1), runs=3).status
+    assert before.reason is None
+    seen = await world.look(16)
+    assert (seen.reason, seen.give_up_as) == ("FailedCreatePodSandBox", "ContainerNotStarted")
+    assert seen.message and "no addresses left" in seen.message
+    decision = decided(world, await world.look(301), before, runs=3)
+    assert decision.status.allocations[0].ending == "ContainerNotStarted"
+    world.api.told.append(event("Pulling", "an image", 11, "Normal"))
+    assert (await world.look(16)).reason is None, "it got on by itself"

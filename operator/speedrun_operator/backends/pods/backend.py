@@ -14,6 +14,7 @@ from datetime import timedelta
 
 from speedrun_operator.backends.base import AllocationRef, MarkedJob, PrepareJob, PrepareRef, Snapshot
 from speedrun_operator.backends.pods import manifest
+from speedrun_operator.backends.pods.events import Events
 from speedrun_operator.backends.pods.fields import Pod, grace, has_ended, is_over, moment
 from speedrun_operator.backends.pods.keeper import LogKeeper
 from speedrun_operator.backends.pods.keeping import shown_by
@@ -27,7 +28,6 @@ from speedrun_operator.backends.pods.site import PodSite
 from speedrun_operator.backends.pods.store import Store
 from speedrun_operator.backends.pods.telling import told
 from speedrun_operator.backends.pods.tidy import Tidy
-from speedrun_operator.backends.pods.volumes import Volumes
 from speedrun_operator.clock import SYSTEM, Clock
 from speedrun_operator.facts import ClusterFacts
 from speedrun_operator.kube.client import ApiError, Conflict, NotFound
@@ -74,7 +74,7 @@ class PodsBackend:
         self._memory: dict[str, Memory] = {}
         self._slots = asyncio.Semaphore(AT_ONCE)
         self._keeper = LogKeeper(pods, cluster, self._slots, clock)
-        self._volumes = Volumes(pods, clock)
+        self._events = Events(pods, clock)
         self._nodes = Nodes(pods, site.gpu_label_keys, clock)
         self._tidy = Tidy(pods, clock)
 
@@ -163,7 +163,7 @@ class PodsBackend:
                 memory.job_id = pod["metadata"]["uid"]
                 grew = await self._read(pod, memory.reader)
                 shown = observed(pod, self._now(), self._overdue(pod, memory))
-                seen = await self._volumes.told(shown, pod, memory)
+                seen = await self._events.told(shown, pod, memory)
                 seen = self._told(seen, memory, grew)
             seen = await self._keeper.kept(seen, ref, memory)
             memory.settled = seen.state is JobState.ENDED and seen.log_complete

@@ -32,6 +32,8 @@ class Memory:
     waits_for: str | None = None
     waits_since: float | None = None
     trouble: str | None = None  # why it is stuck, where that is no fault of its spec
-    events_at: float | None = None  # when its events were asked for last, and what they said of its volumes
-    volumes: tuple[str, str] | None = None
+    stands: str | None = None  # how it stands without a word, and since when
+    stands_since: float = 0.0
+    events_at: float | None = None  # when its events were asked for last, and what they said
+    told: tuple[str, str] | None = None
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)

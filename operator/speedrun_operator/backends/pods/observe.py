@@ -29,6 +29,8 @@ from speedrun_operator.backends.pods.places import TRAIN
 from speedrun_operator.diagnosis import pods as rules
 from speedrun_operator.lifecycle.observation import JobState, Observed
 
+UNSCHEDULED = "Unscheduled"  # no scheduler has said anything of it
+
 
 def observed(pod: Pod, asked: datetime, overdue: timedelta = timedelta(0)) -> Observed:
     """What the pod shows, but for its log, and for how long it has been so.
@@ -119,7 +121,7 @@ def _waiting(scheduled: Mapping[str, Any]) -> tuple[str | None, str | None]:
         return reason, words.why_unschedulable(message or "no node fits")
     if reason == "SchedulingGated":
         return reason, "the pod waits for admission, as by a queue of Kueue (spec.pods.queueName)"
-    return reason or "Unscheduled", message
+    return reason or UNSCHEDULED, message
 
 
 def _stuck(pod: Pod) -> tuple[str, str] | None:

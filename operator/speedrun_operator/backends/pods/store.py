@@ -24,6 +24,7 @@ _METADATA = (
     *("name", "namespace", "uid", "labels", "resourceVersion"),
     *("creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds"),
 )
+_SPEC = ("nodeName", "schedulerName")
 
 
 class Store:
@@ -168,7 +169,7 @@ def _kept(pod: dict[str, Any] | Pod) -> Pod:
     }
     return {
         "metadata": metadata,
-        "spec": {"nodeName": spec.get("nodeName"), "volumes": spec.get("volumes") or [], **containers},
+        "spec": {**{key: spec.get(key) for key in _SPEC}, "volumes": spec.get("volumes") or [], **containers},
         "status": pod.get("status") or {},
     }
 

@@ -23,6 +23,7 @@ STUCK: Mapping[str, tuple[str, bool]] = {
     "CreateContainerError": ("the node cannot make the container; the message says why", False),
     "FailedMount": ("the volume must be there, and one that this node can mount", False),
     "FailedAttachVolume": ("the volume must be there, and one that this node can mount", False),
+    "FailedCreatePodSandBox": ("the node cannot set the pod up, as its network; another node may do", False),
     "RunContainerError": ("the node cannot start the container; the message says why", False),
 }
 # Reasons of a failed pod → why, in the words of `diagnosis.pods`.
