@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from speedrun_operator.api.phases import ConditionType, Phase
-from speedrun_operator.kube.client import Refused
+from speedrun_operator.kube.client import ApiError, NotFound, Refused
 from speedrun_operator.lifecycle.observation import JobState
 from unit.pods.api import (
     NAME,
@@ -79,6 +79,33 @@ async def test_a_lost_nodes_log_is_not_waited_for(world: World) -> None:
     world.api.put(pod(lost, deleted=30))
     seen, took = await until_ended(world, 5)
     assert seen.reason == "NodeLost" and took < 180
+
+
+GONE = [
+    NotFound(404, 'nodes "node-a" not found'),
+    Refused(400, 'container "train" in pod "sr-0" is not available'),
+    refused("the server could not find the requested resource"),
+]
+
+
+@pytest.mark.parametrize("error", GONE, ids=str)
+async def test_what_was_taken_away_is_run_again_without_its_log(world: World, error: ApiError) -> None:
+    world.api.log_error = error
+    evicted = status("Failed", ended("train", 137), reason="Evicted", message="The node was low on resource: memory.")
+    world.api.put(pod(evicted))
+    seen, took = await until_ended(world)
+    assert seen.reason == "Evicted" and 30 <= took < 40
+    after = decided(world, seen).status
+    assert (after.phase, after.allocations[0].reason) == (Phase.PENDING, "Evicted")
+
+
+@pytest.mark.parametrize("error", GONE, ids=str)
+async def test_a_refused_pod_has_no_log_to_wait_for(world: World, error: ApiError) -> None:
+    """BR-037: its log is asked for in vain, with 400 or 404."""
+    world.api.log_error = error
+    world.api.put(pod({"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": "no healthy devices"}))
+    seen = await world.look()
+    assert (seen.reason, seen.log_complete, seen.unread) == ("PodRefused", True, None)
 
 
 async def test_an_owed_last_line_that_never_comes_is_waited_for_half_a_minute(world: World) -> None:
@@ -249,3 +276,25 @@ async def test_unread_lines_that_are_rotated_away_lose_no_result(world: World) -
     world.api.put(pod(status("Succeeded", ended())))
     seen, _ = await until_ended(world)
     assert result_of(seen) == "3.2769"
+
+
+async def test_the_log_of_a_pod_that_is_deleted_by_hand_is_kept(world: World) -> None:
+    world.api.logs["train"] = stamped(whole_log()[:8])
+    world.api.put(pod(status("Running", RUNNING)))
+    await world.look()
+    world.api.remove()
+    seen = await world.look(1)
+    (kept,) = world.api.kept
+    assert b"step:4/20" in gzip.decompress(base64.b64decode(kept["binaryData"]["log.gz"]))
+    assert seen.log is not None and "get configmap" in world.backend.log_path(world.ref)
+
+
+async def test_a_pod_past_its_deadline_is_ended_with_that_reason(world: World) -> None:
+    world.api.logs["train"] = stamped(whole_log()[:8])
+    world.api.put(pod(status("Running", RUNNING)))
+    before = decided(world, await world.look(1), activeDeadlineSeconds=60).status
+    late = decided(world, await world.look(100), before, activeDeadlineSeconds=60)
+    assert late.cancel == (0,)
+    assert await world.backend.cancel([world.ref]) == {NAME: False} and world.api.deleted == [NAME]
+    end = decided(world, await world.look(1), late.status, activeDeadlineSeconds=60).status
+    assert (end.phase, end.reason) == (Phase.FAILED, "DeadlineExceeded")

@@ -111,7 +111,9 @@ async def stuck(world: World, word: str, message: str) -> Status:
     before = decided(world, await world.look(1), runs=3).status
     if word == "ErrImagePull":
         world.api.put(pod(status("Pending", container("train", waiting=back_off))))
-    return decided(world, await world.look(299), before, runs=3).status
+    waiting = decided(world, await world.look(299), before, runs=3).status
+    assert before.phase is waiting.phase is Phase.PREPARING, "BR-036: it is never shown as one that runs"
+    return waiting
 
 
 UNPLACED = {"phase": "Pending"}

@@ -135,7 +135,8 @@ class PodsBackend:
         await self._store.start()
         if (error := await self._unanswered(refs[0])) is not None:
             for ref in refs:
-                self._of(ref).unseen_since = None
+                memory = self._of(ref)
+                memory.unseen_since = memory.settles_since = None
             return Snapshot(error=Unknown("ApiServerUnreachable", str(error), reachable=False))
         seen = await asyncio.gather(*(self._observe(ref) for ref in refs))
         await self._tidy.tidy(list(self._store.all()), self._memory)

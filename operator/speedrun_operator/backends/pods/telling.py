@@ -18,8 +18,6 @@ from speedrun_operator.lifecycle.observation import JobState, Observed
 
 TOLD_SECONDS = 30.0  # a log that cannot be read is worth a word after so long
 UNREAD_SECONDS = 3600.0  # and is given up so long after the end
-# Of these there is little hope of a log, or need.
-_NOT_WAITED_FOR = (Reason.NODE_LOST.value, Reason.CANCELLED.value)
 
 
 def told(seen: Observed, memory: Memory, grew: bool, now: float, patience: timedelta) -> Observed:
@@ -33,7 +31,8 @@ def told(seen: Observed, memory: Memory, grew: bool, now: float, patience: timed
     memory.waits_for, memory.waits_since = reason, since
     memory.ended_since = memory.settles_since = None
     memory.grown_at = now if grew or memory.grown_at is None or not memory.reader.begun else memory.grown_at
-    quiet = max(0.0, (memory.read_at or memory.grown_at) - memory.grown_at)
+    read_at = memory.read_at if memory.read_at is not None else memory.grown_at
+    quiet = max(0.0, read_at - memory.grown_at)  # what was not read may be anything but silence
     return replace(
         seen,
         quiet_for=timedelta(seconds=quiet),
@@ -77,7 +76,13 @@ def _ended(seen: Observed, memory: Memory, grew: bool, now: float) -> Observed:
         memory.settles_since = now
     given_up = now - memory.settles_since >= SETTLE_SECONDS
     if memory.unread_since is not None:
-        most = SETTLE_SECONDS if seen.reason in _NOT_WAITED_FOR else UNREAD_SECONDS
+        most = UNREAD_SECONDS if _by_itself(seen.reason) else SETTLE_SECONDS
         given_up = now - max(memory.unread_since, memory.ended_since) >= most
     log = seen.log if seen.log is not None or not given_up else reader.so_far
     return replace(seen, log=log, log_complete=reader.whole or given_up)
+
+
+def _by_itself(reason: str | None) -> bool:
+    """Whether it ended by itself, so that its log decides. What was taken away is run again, rather than waited for."""
+    rule = rule_of(reason)
+    return reason != Reason.CANCELLED.value and (rule is None or not rule.infrastructure)
