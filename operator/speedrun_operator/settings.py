@@ -116,6 +116,9 @@ class SlurmSettings(Group):
     )
 
 
+SUNK_GRACE_SECONDS = 25  # Slurm's KillWait (30) minus 5
+
+
 class PodSettings(Group):
     """How pods are made. Speedruns of backend Pods stay Pending until it is enabled."""
 
@@ -154,6 +157,12 @@ class PodSettings(Group):
     @classmethod
     def _keys(cls, value: object) -> object:
         return _listed(value)
+
+    @model_validator(mode="after")
+    def _grace(self) -> PodSettings:
+        if self.sunk and self.grace_seconds >= SUNK_GRACE_SECONDS:
+            raise ValueError(f"grace_seconds must be below {SUNK_GRACE_SECONDS} where sunk is set")
+        return self
 
 
 class PrepareSettings(Group):

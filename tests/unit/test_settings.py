@@ -295,3 +295,9 @@ def test_logins_of_namespaces(way: str, config: Path, monkeypatch: pytest.Monkey
 def test_logins_that_cannot_be(logins: str, more: list[str], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPEEDRUN_LOGINS", logins)
     assert message in fault(*more)
+
+
+def test_sunk_wants_pods_to_end_before_slurm_kills_them() -> None:
+    assert loaded("--pods.sunk=true", "--pods.grace-seconds=24").pods.grace_seconds == 24
+    assert loaded("--pods.grace-seconds=3600").pods.grace_seconds == 3600
+    assert "pods: Value error, grace_seconds must be below 25" in fault("--pods.sunk=true", "--pods.grace-seconds=25")

@@ -115,6 +115,7 @@ RULES = (
         "ImageNotFetched",
         "the container image could not be fetched",
         "it is tried again; the log says what the registry answered",
+        in_pods="it is tried again; the message says what the registry answered",
         signs=(sign("pyxis: failed to import docker image"),),
         infrastructure=True,
         retry=Retry.LIMITED,

@@ -10,6 +10,9 @@ NODE_LOST = Reason.NODE_LOST.value
 DRAINED = Reason.DRAINED.value
 PREEMPTED = Reason.POD_PREEMPTED.value
 REFUSED = Reason.POD_REFUSED.value
+NOT_STARTED = Reason.CONTAINER_NOT_STARTED.value
+SHARED_MEMORY_FULL = Reason.SHARED_MEMORY_FULL.value
+GONE = Reason.POD_GONE.value
 DELETED = Reason.POD_DELETED.value
 OUT_OF_MEMORY = Reason.OOM_KILLED.value
 MISSING_BUILD_STEPS = Reason.IMAGE_MISSING_BUILD_STEPS.value
@@ -25,6 +28,18 @@ RULES = (
     _taken(DRAINED, "the pod was evicted, as when its node is drained", "nothing; backoffLimit lets it run again"),
     _taken(PREEMPTED, "a pod of higher priority took its place", "nothing; backoffLimit lets it run again"),
     _taken(REFUSED, "the node refused the pod", "if the same node does it again, spec.pods.nodeSelector avoids it"),
+    _taken(GONE, "the pod was gone, and nobody saw why", "nothing; backoffLimit lets it run again"),
+    _taken(
+        NOT_STARTED,
+        "the node could not start a container",
+        "tell the cluster's administrator; spec.pods.nodeSelector keeps the next pod off the node",
+    ),
+    Rule(
+        SHARED_MEMORY_FULL,
+        "more was written to /dev/shm than it may hold",
+        "raise spec.pods.sharedMemory",
+        ends=(SHARED_MEMORY_FULL,),
+    ),
     Rule(
         DELETED,
         "the pod was deleted before training finished, and not by the operator",

@@ -62,7 +62,7 @@ def after_observation(
             "not squeue, not sacct, and it left no exit marker"
         )
         return allocation.model_copy(update={**lost, "reason": Reason.JOB_LOST.value, "message": message})
-    facts = {
+    facts: dict[str, object] = {
         "job_id": seen.job_id or allocation.job_id,
         "node": seen.node or allocation.node,
         "submitted": seen.submitted or allocation.submitted,
@@ -71,7 +71,10 @@ def after_observation(
     if seen.state is JobState.ENDED:
         if not seen.log_complete:
             known = AllocationState.RUNNING if facts["started"] else AllocationState.QUEUED
-            return allocation.model_copy(update={**facts, "state": max(allocation.state, known, key=_ORDER.index)})
+            facts["state"] = max(allocation.state, known, key=_ORDER.index)
+            if allocation.ending is None and (seen.unread or allocation.reason == Reason.LOG_UNREADABLE.value):
+                facts |= _unreadable(seen)
+            return allocation.model_copy(update=facts)
         reason, said = causes.of_job(allocation, seen, controller_started)
         ended = {**facts, "state": AllocationState.ENDED, "ended": seen.ended or seen.asked}
         ended |= {"reason": _short(reason), "message": _short(said)}
@@ -100,11 +103,11 @@ def _unseen(allocation: Allocation, seen: Observed) -> Allocation:
     )
 
 
-def with_ending(allocation: Allocation, reason: Reason, message: str) -> Allocation:
+def with_ending(allocation: Allocation, reason: str, message: str) -> Allocation:
     """The record of an allocation that the operator decides to end; the first reason stays."""
     if allocation.state is AllocationState.ENDED or allocation.ending is not None:
         return allocation
-    return allocation.model_copy(update={"ending": reason.value, "message": _short(message)})
+    return allocation.model_copy(update={"ending": str(reason), "message": _short(message)})
 
 
 def has_started(allocation: Allocation) -> bool:
@@ -123,7 +126,14 @@ def started_words(allocation: Allocation) -> str:
 
 
 def _why(seen: Observed) -> dict[str, str | None]:
+    if seen.reason is None and seen.unread is not None:
+        return _unreadable(seen)
     return {"reason": _short(seen.reason), "message": _short(seen.message)}
+
+
+def _unreadable(seen: Observed) -> dict[str, str | None]:
+    reason = Reason.LOG_UNREADABLE.value if seen.unread else None
+    return {"reason": reason, "message": _short(seen.unread)}
 
 
 def _short(text: str | None) -> str | None:

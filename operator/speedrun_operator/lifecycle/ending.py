@@ -62,7 +62,8 @@ def _marked(
         quiet = int(seen.quiet_for.total_seconds())
         return with_ending(allocation, Reason.STALLED, f"no new line in the log for {quiet} s (stallTimeoutSeconds)")
     if seen.give_up_after is not None and seen.waited_for >= seen.give_up_after:
-        return with_ending(allocation, Reason.NEVER_RUNS, seen.message or seen.reason or "it can never run")
+        why = seen.message or seen.reason or "it can never run"
+        return with_ending(allocation, seen.give_up_as or Reason.NEVER_RUNS, why)
     never = seen.state is JobState.QUEUED and seen.reason in NEVER
     if never and seen.reason is not None and seen.waited_for >= situation.policy.never_after:
         message = f"Slurm will never run this job ({seen.reason}): {waits_for(seen.reason)}"

@@ -86,7 +86,9 @@ class Observed:
     `log_complete`: it was read to its end after the end of the job. `unseen_for`: how long every answer in a row has
     lacked it; `job_id` is then that of the job that once took the allocation, if one did; `fenced`: none did, and none
     will any more. `quiet_for`: how long its log has not grown while it ran. `waited_for`: how long it has waited with
-    this reason. `give_up_after`: as it is it can never run, and is waited for so long all the same.
+    this reason. `give_up_after`: as it is it can never run, and is waited for so long all the same. `give_up_as`: the
+    reason for which it is then ended, where that is not its spec's fault. `unread`: why its log cannot be read, which
+    is neither silence nor an end.
     """
 
     state: JobState
@@ -105,6 +107,8 @@ class Observed:
     quiet_for: timedelta = timedelta(0)
     waited_for: timedelta = timedelta(0)
     give_up_after: timedelta | None = None
+    give_up_as: str | None = None
+    unread: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

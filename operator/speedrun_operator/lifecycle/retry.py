@@ -102,7 +102,7 @@ class Retries:
             own = self.spec.time_limit_seconds is None and allocation.time_limit_seconds is None
             return own and (self.plan is None or more_minutes(self.plan) is not None)
         rule = rule_of(run.reason)
-        if rule is None or allocation.ending is not None or not rule.runs_again(trained=trained):
+        if rule is None or allocation.ending not in (None, run.reason) or not rule.runs_again(trained=trained):
             return False
         if rule.retry is Retry.FREE:
             return self._times(run, rule.reason) <= self.policy.most_lost

@@ -134,7 +134,7 @@ def _failure(allocation: Allocation, record: RunRecord | None, log: AllocationPr
     where = f"stage {stage.name}" if stage else "the job"
     inside = f"; it was in {where}" if stage else ""
     code = record.exit_code if record else None
-    if not causes.ended_by_itself(allocation.reason):
+    if _was_ended(allocation) or not causes.ended_by_itself(allocation.reason):
         return {"reason": allocation.reason, "message": f"{allocation.message or allocation.reason}{inside}"}
     if record is None and log is not None and log.stopped:
         return {"reason": Reason.STOPPED.value, "message": "a stop file in the ledger ended the series before this run"}
@@ -149,6 +149,11 @@ def _failure(allocation: Allocation, record: RunRecord | None, log: AllocationPr
     if log is None or log.exit_code is None:
         said += "; the job's own last line could not be read, so there may be more in it (status.logPath)"
     return {"reason": Reason.NO_RESULT.value, "message": said}
+
+
+def _was_ended(allocation: Allocation) -> bool:
+    """Whether the operator ended it, and nothing came before that."""
+    return allocation.ending is not None and allocation.ending == allocation.reason
 
 
 def _how_far(record: RunRecord | None) -> str:

@@ -13,7 +13,7 @@ import pytest
 
 from contract.pods_world import PodsWorld
 from contract.steps import accepted, ended, replay, run_of, runs, submitted, trains, until
-from speedrun_operator.backends.pods import backend as module
+from speedrun_operator.backends.pods import tidy
 from speedrun_operator.backends.pods.site import PodSite
 from speedrun_operator.recipes.recipe import Stage, Step
 from testbed.image import IMAGE
@@ -91,7 +91,7 @@ async def test_a_sidecar_that_runs_on_neither_hides_the_end_nor_keeps_the_gpus(
         return await create(body)
 
     monkeypatch.setattr(world.backend._pods, "create", with_sidecar)
-    monkeypatch.setattr(module, "TIDY", module.timedelta(seconds=1))
+    monkeypatch.setattr(tidy, "TIDY_SECONDS", 1.0)
     await submitted(world, ref)
     last = await until(world, ref, ended)
     assert (last.state, last.reason) == ("Ended", "Completed")

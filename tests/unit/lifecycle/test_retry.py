@@ -18,7 +18,15 @@ from unit.builders import NOON, at, plan_of, resource
 
 POLICY = Policy()
 INFRASTRUCTURE = {"NodeFailure", "Preempted", "LaunchFailed", "SourceUnreachable"}
-INFRASTRUCTURE |= {"Evicted", "NodeLost", "Drained", "PodPreempted", "PodRefused"}  # of pods
+INFRASTRUCTURE |= {
+    "Evicted",
+    "NodeLost",
+    "Drained",
+    "PodPreempted",
+    "PodRefused",
+    "PodGone",
+    "ContainerNotStarted",
+}  # of pods
 # Up to bounds of their own: lost jobs, restarts of the nodes, once the recipe's own time limit, and a missing entry.
 ALWAYS = {"JobLost", "NodesRestarted", "Suspended", "TimeLimit", "CacheMissing"}
 

@@ -27,6 +27,7 @@ class Containers:
         for each in (self.cache, self.bin, place / "home"):
             each.mkdir(parents=True)
         self.log = ""
+        self.errors = ""  # what came by another way than the log's
         self.said = place / "said"
 
     def program(self, name: str, text: str) -> None:
@@ -38,7 +39,7 @@ class Containers:
     def run(self, plan: RunPlan, allocation: int = 0, secret: str = "") -> int:
         """The exit code of the first container that fails, else of the last. `secret`: of the repository."""
         self.log = ""
-        for part in script.parts(plan, IDENTITY, allocation, keep_log=True):
+        for part in script.parts(plan, IDENTITY, allocation):
             text = self._here(part.script.replace("HOME=/tmp", f"HOME={self.place}/home"))
             self.said.unlink(missing_ok=True)
             done = subprocess.run(
@@ -58,6 +59,7 @@ class Containers:
                 check=False,
             )
             self.log += done.stdout + done.stderr
+            self.errors += done.stderr
             if done.returncode:
                 return done.returncode
         return 0

@@ -84,3 +84,45 @@ def test_a_short_log_is_kept_whole_and_no_log_not_at_all() -> None:
 def test_status_says_how_to_see_a_kept_log() -> None:
     command = r"kubectl get configmap -n lab sr-1-log -o jsonpath='{.binaryData.log\.gz}' | base64 -d | gunzip"
     assert shown_by("lab", "sr-1") == command
+
+
+def training(script: str, runs: int = 1) -> Any:
+    step = Step(name="train", stage=Stage.TRAIN, run=script)
+    return replace(planned(runs=runs).for_runs([(index, "A") for index in range(runs)]), steps=(step,))
+
+
+FINAL = "step:9/9 val_loss:3.2769 train_time:450ms step_avg:50.00ms"
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_the_result_stands_at_the_end_of_the_log_too(pod: Containers, code: int) -> None:
+    """What came before may have been rotated away before anybody read it."""
+    early = "step:5/9 val_loss:4.1 train_time:250ms step_avg:50.00ms"
+    assert pod.run(training(f"echo {early}; echo '[rank0]: {FINAL}'; echo more >&2; sleep 0.2; exit {code}")) == code
+    last = pod.log.splitlines()[-8:]
+    assert [each for each in last if "val_loss" in each] == [f"[rank0]: {FINAL}"], pod.log
+    assert pod.log.count(FINAL) == 2 and pod.errors == ""
+    whole = pod.read().run(0)
+    assert whole is not None and whole.progress.final is not None and whole.progress.train_time_ms == 450
+    lines = pod.log.splitlines(keepends=True)
+    first = next(number for number, line in enumerate(lines) if "val_loss:4.1" in line)
+    again = next(number for number in range(len(lines) - 1, 0, -1) if FINAL in lines[number])
+    pod.log = "".join(lines[:first] + lines[again:])
+    rotated = pod.read().run(0)
+    assert rotated is not None and rotated.progress.final == whole.progress.final
+
+
+@pytest.mark.parametrize("said", ["step:5/9 val_loss:4.1 train_time:250ms step_avg:50.00ms", "nothing"])
+def test_what_is_no_result_is_not_said_again(pod: Containers, said: str) -> None:
+    pod.run(training(f"echo {said}; echo step:7/9 train_time:350ms step_avg:50.00ms"))
+    assert pod.log.count(said) == 1
+    run = pod.read().run(0)
+    assert run is not None and (run.progress.final, run.progress.step) == (None, 7)
+
+
+def test_a_run_says_no_other_runs_result(pod: Containers) -> None:
+    assert pod.run(training(f'[ "$SPEEDRUN_RUN" = 1 ] || echo {FINAL}', runs=2)) == 0
+    first, second = pod.read().run(0), pod.read().run(1)
+    assert first is not None and second is not None
+    assert first.progress.final is not None and second.progress.final is None
+    assert pod.log.count(FINAL) == 2

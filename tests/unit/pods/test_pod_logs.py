@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from speedrun_operator.backends.pods.logs import Cursor, take
+from speedrun_operator.backends.pods.logs import MOST_BYTES, Cursor, take
 
 NOON = 1_782_900_000
 
@@ -118,3 +118,28 @@ def test_a_line_longer_than_any_piece_is_asked_for_in_ever_larger_ones() -> None
     kubelet.write(NOON * 10**9, b"end")
     got, _ = read(kubelet, Cursor(), 64)
     assert got == b"x" * 100_000 + b"\nend\n"
+
+
+def test_a_node_whose_zone_changes_loses_no_line() -> None:
+    """As in autumn, where the kubelet writes the node's own time."""
+    summer = b"2026-10-25T02:59:59.5+02:00 a\n2026-10-25T02:59:59.75+02:00 b\n"
+    first = take(Cursor(), summer, 1000)
+    assert first.data == b"a\nb\n" and first.cursor.second == "2026-10-25T00:59:59Z"
+    winter = b"2026-10-25T02:59:59.75+02:00 b\n2026-10-25T02:00:00+01:00 c\n2026-10-25T02:00:01+01:00 d\n"
+    assert take(first.cursor, winter, 1000).data == b"c\nd\n"
+
+
+def test_more_in_one_second_than_can_be_asked_for_is_got_past() -> None:
+    kubelet = Kubelet()
+    for number in range(100):
+        kubelet.write(NOON * 10**9 + number, b"x" * 100_000)
+    kubelet.write((NOON + 1) * 10**9, b"end")
+    got, cursor = read(kubelet, Cursor(), MOST_BYTES // 4)
+    assert got.endswith(b"x\nend\n") and len(got) > 7_000_000
+    kubelet.write((NOON + 2) * 10**9, b"more")
+    assert read(kubelet, cursor, 1000)[0] == b"more\n"
+
+
+def test_a_line_without_any_end_is_not_asked_for_over_and_over() -> None:
+    kubelet = Kubelet(unfinished=stamp(NOON * 10**9).encode() + b" " + b"x" * 2 * MOST_BYTES)
+    assert read(kubelet, Cursor(), 1000)[0] == b""

@@ -17,19 +17,14 @@ from speedrun_operator.recipes.recipe import shipped
 IDENTITY = Identity("lab", "mine", "0f0e0d0c-1111-2222-3333-444455556666")
 
 
-def parts(recipe: str, *, keep_log: bool) -> list[script.Part]:
+def parts(recipe: str) -> list[script.Part]:
     spec = {"recipe": {"name": recipe}, "backend": "Pods", "runs": 2, "runsPerAllocation": 2}
     made = plan(Spec.model_validate(spec), shipped(), Site(pod_image="registry.local/trainer:1"))
     assert isinstance(made, RunPlan)
-    return [*script.parts(made.for_runs([(0, "A"), (1, "A")]), IDENTITY, 0, keep_log=keep_log)]
+    return [*script.parts(made.for_runs([(0, "A"), (1, "A")]), IDENTITY, 0)]
 
 
-TEXTS = {
-    f"{each.name} of {recipe}, {'kept' if keep_log else 'on trial'}": each.script
-    for recipe in shipped()
-    for keep_log in (True, False)
-    for each in parts(recipe, keep_log=keep_log)
-}
+TEXTS = {f"{each.name} of {recipe}": each.script for recipe in shipped() for each in parts(recipe)}
 
 
 @pytest.mark.parametrize("name", TEXTS)

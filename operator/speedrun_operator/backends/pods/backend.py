@@ -8,27 +8,26 @@ Busy), never an exception.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from datetime import timedelta
 
-from speedrun_operator.api.phases import Reason
 from speedrun_operator.backends.base import AllocationRef, MarkedJob, PrepareJob, PrepareRef, Snapshot
 from speedrun_operator.backends.pods import manifest
+from speedrun_operator.backends.pods.events import Events
+from speedrun_operator.backends.pods.fields import Pod, grace, has_ended, is_over, moment
 from speedrun_operator.backends.pods.keeper import LogKeeper
 from speedrun_operator.backends.pods.keeping import shown_by
-from speedrun_operator.backends.pods.memory import SETTLE_SECONDS, Memory
+from speedrun_operator.backends.pods.memory import Memory
 from speedrun_operator.backends.pods.nodes import Nodes
-from speedrun_operator.backends.pods.observe import give_up, has_ended, is_over, moment, observed, vanished
+from speedrun_operator.backends.pods.observe import observed, vanished
 from speedrun_operator.backends.pods.outcome import read_refusal
 from speedrun_operator.backends.pods.package import pack
 from speedrun_operator.backends.pods.reader import LogReader
 from speedrun_operator.backends.pods.site import PodSite
 from speedrun_operator.backends.pods.store import Store
-from speedrun_operator.backends.pods.volumes import Volumes
-from speedrun_operator.backends.pods.words import STUCK
+from speedrun_operator.backends.pods.telling import told
+from speedrun_operator.backends.pods.tidy import Tidy
 from speedrun_operator.clock import SYSTEM, Clock
 from speedrun_operator.facts import ClusterFacts
 from speedrun_operator.kube.client import ApiError, Conflict, NotFound
@@ -47,9 +46,8 @@ from speedrun_operator.lifecycle.situation import Ask
 from speedrun_operator.planning import RunPlan
 from speedrun_operator.preparation.manifest import Manifest
 
-logger = logging.getLogger(__name__)
 AT_ONCE = 16
-TIDY = timedelta(seconds=60)
+PIECES = 16
 LEAST_WAIT = 0.5
 DOUBT_SECONDS = 70.0  # an API server ends a request within 60 s: a creation without an answer shows by then, or never
 
@@ -76,8 +74,9 @@ class PodsBackend:
         self._memory: dict[str, Memory] = {}
         self._slots = asyncio.Semaphore(AT_ONCE)
         self._keeper = LogKeeper(pods, cluster, self._slots, clock)
-        self._volumes = Volumes(pods, clock)
+        self._events = Events(pods, clock)
         self._nodes = Nodes(pods, site.gpu_label_keys, clock)
+        self._tidy = Tidy(pods, clock)
 
     def name_of(self, ref: AllocationRef) -> str:
         return ref.identity.job_name(self._cluster, ref.allocation)
@@ -136,10 +135,11 @@ class PodsBackend:
         await self._store.start()
         if (error := await self._unanswered(refs[0])) is not None:
             for ref in refs:
-                self._of(ref).unseen_since = None
+                memory = self._of(ref)
+                memory.unseen_since = memory.settles_since = None
             return Snapshot(error=Unknown("ApiServerUnreachable", str(error), reachable=False))
         seen = await asyncio.gather(*(self._observe(ref) for ref in refs))
-        await self._tidy()
+        await self._tidy.tidy(list(self._store.all()), self._memory)
         by_name = {self.name_of(ref): each for ref, each in zip(refs, seen, strict=True)}
         behind = any(self._of(ref).reader.behind for ref in refs)
         return Snapshot(by_name, behind=behind)
@@ -158,13 +158,36 @@ class PodsBackend:
         async with memory.lock:
             pod = self._store.get(name)
             if pod is None:
-                return await self._keeper.kept(self._absent(ref, memory), ref, memory)
-            memory.unseen_since = None
-            memory.job_id = pod["metadata"]["uid"]
+                seen = self._absent(ref, memory)
+            else:
+                memory.unseen_since = None
+                memory.job_id = pod["metadata"]["uid"]
+                grew = await self._read(pod, memory.reader)
+                shown = observed(pod, self._now(), self._overdue(pod, memory))
+                seen = await self._events.told(shown, pod, memory)
+                seen = self._told(seen, memory, grew)
+            seen = await self._keeper.kept(seen, ref, memory)
+            memory.settled = seen.state is JobState.ENDED and seen.log_complete
+            return seen
+
+    async def _read(self, pod: Pod, reader: LogReader) -> bool:
+        """Read on in its log, of what has ended several pieces; whether there was more."""
+        grew = False
+        for _ in range(PIECES if is_over(pod) or has_ended(pod) else 1):
             async with self._slots:
-                grew = await memory.reader.read(pod, self._log_bytes)
-            seen = await self._volumes.told(observed(pod, self._now()), pod, memory)
-            return await self._keeper.kept(self._told(seen, memory, grew), ref, memory)
+                grew = await reader.read(pod, self._log_bytes) or grew
+            if not reader.behind:
+                break
+        return grew
+
+    def _overdue(self, pod: Pod, memory: Memory) -> timedelta:
+        """How long ago it was to have ended by its deletion, by our clock alone."""
+        if not pod["metadata"].get("deletionTimestamp"):
+            memory.deleting_since = None
+            return timedelta(0)
+        now = self._monotonic()
+        memory.deleting_since = memory.deleting_since if memory.deleting_since is not None else now
+        return timedelta(seconds=now - memory.deleting_since) - grace(pod)
 
     def _absent(self, ref: AllocationRef, memory: Memory) -> Observed:
         """No pod of that name: never made, as far as we know, or gone."""
@@ -176,30 +199,12 @@ class PodsBackend:
             fenced = memory.cancelled and (memory.doubt_until is None or now > memory.doubt_until)
             return Observed(JobState.UNSEEN, asked, unseen_for=timedelta(seconds=now - since), fenced=fenced)
         memory.reader.close()
-        return self._told(vanished(last, job_id, asked, cancelled=memory.cancelled), memory, False)
+        witnessed = self._store.saw_it_go(self.name_of(ref))
+        gone = vanished(last, job_id, asked, cancelled=memory.cancelled, witnessed=witnessed)
+        return self._told(gone, memory, False)
 
     def _told(self, seen: Observed, memory: Memory, grew: bool) -> Observed:
-        """With the log, and for how long it has been so."""
-        now = self._monotonic()
-        seen = replace(seen, log=memory.reader.progress)
-        if seen.state is JobState.ENDED:
-            if memory.cancelled and seen.reason != Reason.COMPLETED.value:
-                seen = replace(seen, reason=Reason.CANCELLED.value, message=None)
-            memory.ended_since = memory.ended_since if memory.ended_since is not None else now
-            given_up = now - memory.ended_since >= SETTLE_SECONDS
-            whole = memory.reader.whole or given_up
-            log = seen.log if seen.log is not None or not given_up else memory.reader.so_far
-            return replace(seen, log=log, log_complete=whole)
-        reason = "Stuck" if seen.reason in STUCK else seen.reason
-        since = memory.waits_since if memory.waits_for == reason and memory.waits_since is not None else now
-        memory.waits_for, memory.waits_since, memory.ended_since = reason, since, None
-        memory.grown_at = now if grew or memory.grown_at is None or not memory.reader.begun else memory.grown_at
-        return replace(
-            seen,
-            quiet_for=timedelta(seconds=now - memory.grown_at),
-            waited_for=timedelta(seconds=now - since) if reason else timedelta(0),
-            give_up_after=give_up(seen, self._site.give_up),
-        )
+        return told(seen, memory, grew, self._monotonic(), self._site.give_up)
 
     async def changed(self, seconds: float) -> frozenset[str] | None:
         """Names of allocations of which there is news, or None after `seconds` without any."""
@@ -266,20 +271,6 @@ class PodsBackend:
 
     async def facts(self) -> ClusterFacts | Unknown:
         return Unknown("NotAsked", "pods are placed by the cluster's own scheduler")
-
-    async def _tidy(self) -> None:
-        """End pods whose training ended a while ago and in which something else runs on, holding the GPUs."""
-        now = self._now()
-        for pod in list(self._store.all()):
-            ended = observed(pod, now).ended if is_over(pod) and not has_ended(pod) else None
-            if ended is None or pod["metadata"].get("deletionTimestamp") or now - ended < TIDY:
-                continue
-            name = pod["metadata"]["name"]
-            logger.warning("pod %s: a container beside the training runs on; the pod is ended", name)
-            try:
-                await self._pods.delete(pod["metadata"]["namespace"], name, pod["metadata"]["uid"])
-            except ApiError as error:
-                logger.warning("pod %s was not ended: %s", name, error)
 
     # -- memory
 

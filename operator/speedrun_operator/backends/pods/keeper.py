@@ -39,8 +39,9 @@ class LogKeeper:
                 await self._pods.put_config_map(kept_log(ref.identity, self._cluster, name, compressed))
             memory.kept = True
         except ApiError as error:
-            again = self._monotonic() - (memory.ended_since or 0.0) < SETTLE_SECONDS
-            if isinstance(error, Unavailable) and again:
+            now = self._monotonic()
+            memory.keeping_since = memory.keeping_since if memory.keeping_since is not None else now
+            if isinstance(error, Unavailable) and now - memory.keeping_since < SETTLE_SECONDS:
                 return replace(seen, log_complete=False)
             logger.warning("the log of pod %s is not kept: %s", name, error)
         return seen

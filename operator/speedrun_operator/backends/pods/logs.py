@@ -3,12 +3,15 @@
 The kubelet gives lines from a whole second on, each behind the time (nanoseconds) at which it was written. The cursor
 is the time of the last whole line taken and how many lines of that very time were taken; what is read twice is
 skipped. A rotated log begins anew, with later times. A line whose end was not read is left for the next time.
+
+What was written while the node's clock was set back has earlier times than what was read; `all_of` takes it, too.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 
 MOST_BYTES = 8 * 1024 * 1024
 _STAMP = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(\.\d{1,9})?(Z|[+-]\d\d:\d\d) ")
@@ -59,18 +62,43 @@ def take(cursor: Cursor, piece: bytes, asked: int) -> Taken:
             new.append(line[found.end() :])
             lines = lines + 1 if written == stamp else 1
             stamp = written
-            this = (found[1] + found[3]).decode()
+            this = _second(written)
             if this != second:
                 second, overlap = this, 0
-        if (found[1] + found[3]).decode() == second:
+        if _second(written) == second:
             overlap += len(line)
     moved = Cursor(second, stamp, lines, overlap)
+    if not new and cut and asked >= MOST_BYTES:
+        # More in one second than a request may ask for: what else it has is left out.
+        return Taken(b"", Cursor(_second_after(second), stamp, lines), True) if second else Taken(b"", cursor, False)
     if not new and cut:
         return Taken(b"", replace(cursor, widened=2 * max(cursor.widened, asked - cursor.overlap)), True)
     return Taken(b"".join(new), moved, cut)
 
 
+def all_of(piece: bytes) -> bytes:
+    """The text of a log that was read at once, whatever the times in it."""
+    whole = piece[: piece.rfind(b"\n") + 1]
+    lines = ((_STAMP.match(each), each) for each in whole.split(b"\n")[:-1])
+    return b"".join(each[found.end() :] + b"\n" for found, each in lines if found is not None)
+
+
 def _comparable(found: re.Match[bytes]) -> bytes:
-    """A time as bytes that sort by it. The kubelet writes all of a node's times in one zone."""
+    """A time as bytes that sort by it, whatever zone the kubelet writes it in: that may change while it runs."""
     fraction = (found[2] or b".")[1:].ljust(9, b"0")
-    return found[1] + b"." + fraction
+    return _utc(found[1] + found[3]) + b"." + fraction
+
+
+def _utc(second: bytes) -> bytes:
+    if second.endswith(b"Z"):
+        return second[:-1]
+    return datetime.fromisoformat(second.decode()).astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S").encode()
+
+
+def _second(written: bytes) -> str:
+    return written[:19].decode() + "Z"
+
+
+def _second_after(second: str) -> str:
+    following = datetime.fromisoformat(second.replace("Z", "+00:00")) + timedelta(seconds=1)
+    return following.strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -39,7 +39,7 @@ def pod(
 ) -> Json:
     """The pod of one allocation. `gpu_values`: labels and values of the nodes that have the plan's GPU type."""
     claim = plan.pods.cache_volume_claim or site.cache_claim
-    *before, train = script.parts(plan, identity, allocation, keep_log=bool(claim))
+    *before, train = script.parts(plan, identity, allocation)
     environment = _environment(plan, site)
     scheduler = plan.pods.scheduler_name or site.scheduler_name
     spec: Json = {

@@ -4,30 +4,38 @@ from __future__ import annotations
 
 import logging
 
+from speedrun_operator.backends.pods.fields import Pod
 from speedrun_operator.backends.pods.keeping import Tail
-from speedrun_operator.backends.pods.logs import Cursor, take
-from speedrun_operator.backends.pods.observe import Pod, keeps_its_log, owes_its_last_line, started_containers
+from speedrun_operator.backends.pods.logs import Cursor, all_of, take
+from speedrun_operator.backends.pods.observe import keeps_its_log, owes_its_last_line, started_containers
 from speedrun_operator.backends.reading import Reading
 from speedrun_operator.kube.client import ApiError
 from speedrun_operator.kube.pods import Pods
 from speedrun_operator.progress.allocation import AllocationProgress
 
+WHOLE_BYTES = 16 * 1024 * 1024  # more than a log has at once: the kubelet's containerLogMaxSize is 10 MiB
 logger = logging.getLogger(__name__)
 
 
 class LogReader:
-    """See the module. `whole`: read to the end of what ended. `behind`: there is more to be had at once."""
+    """See the module. `whole`: read to the end of what ended. `behind`: there is more to be had at once.
+
+    `error`: what came of the last request, where that was no log.
+    """
 
     def __init__(self, pods: Pods, log_format: str) -> None:
         self._pods = pods
         self._reading = Reading(log_format)
         self._read: set[str] = set()  # containers whose log was read to its end
         self._current: str | None = None
+        self._before = self._reading  # what the containers before the current one said
+        self._again = False  # the current one's log was read once more, from its beginning
         self._cursor = Cursor()
         self._caught_up = False
         self.tail = Tail()  # of a log that goes with its pod
         self.behind = False
         self.whole = False
+        self.error: ApiError | None = None
 
     @property
     def progress(self) -> AllocationProgress | None:
@@ -46,6 +54,7 @@ class LogReader:
         """There is nothing more to read."""
         self._caught_up = self.whole = True
         self.behind = False
+        self.error = None
 
     async def read(self, pod: Pod, most: int) -> bool:
         """Read about `most` bytes more; whether there were any. A log that cannot be read is tried again."""
@@ -53,11 +62,13 @@ class LogReader:
             return False
         grew = False
         self.behind = False
+        self.error = None
         for name, ended in started_containers(pod):
             if name in self._read:
                 continue
             if name != self._current:
                 self._current, self._cursor = name, Cursor()
+                self._before, self._again = self._reading, False
             taken = await self._piece(pod, name, most)
             if taken is None:
                 return grew
@@ -71,7 +82,7 @@ class LogReader:
                 # ended container has nothing more.
                 self.behind = True
                 return grew
-            if owes_its_last_line(pod, name) and self._reading.progress.exit_code is None:
+            if owes_its_last_line(pod, name) and not self._is_told and not await self._found_in_all(pod, name):
                 return grew  # an empty answer can be a broken one, too; whoever asks gives up after a while
             self._read.add(name)
             self._current = None
@@ -82,14 +93,9 @@ class LogReader:
 
     async def _piece(self, pod: Pod, name: str, most: int) -> int | None:
         """How many bytes came; None where the log could not be read."""
-        metadata = pod["metadata"]
         asked = self._cursor.asks(most)
-        try:
-            piece = await self._pods.log(
-                metadata["namespace"], metadata["name"], name, since=self._cursor.second, most=asked
-            )
-        except ApiError as error:
-            logger.debug("%s: the log of container %s: %s", metadata["name"], name, error)
+        piece = await self._asked(pod, name, self._cursor.second, asked)
+        if piece is None:
             return None
         taken = take(self._cursor, piece, asked)
         self._cursor, self.behind = taken.cursor, taken.more
@@ -97,6 +103,40 @@ class LogReader:
         if not keeps_its_log(pod):
             self.tail.add(taken.data)
         return len(taken.data)
+
+    async def _found_in_all(self, pod: Pod, name: str) -> bool:
+        """Whether the last line is in the log as a whole, which is asked for once.
+
+        Where the node's clock was set back, lines have times from which on everything was read.
+        """
+        if self._again or self._cursor.second is None:
+            return False
+        piece = await self._asked(pod, name, None, WHOLE_BYTES)
+        if piece is None:
+            return False
+        self._again = True
+        text = all_of(piece)
+        reading = self._before.after(text)
+        if reading.progress.exit_code is None:
+            return False
+        self._reading = reading
+        if not keeps_its_log(pod):
+            self.tail.add(text)
+        return True
+
+    async def _asked(self, pod: Pod, name: str, since: str | None, most: int) -> bytes | None:
+        metadata = pod["metadata"]
+        try:
+            return await self._pods.log(metadata["namespace"], metadata["name"], name, since=since, most=most)
+        except ApiError as error:
+            logger.debug("%s: the log of container %s: %s", metadata["name"], name, error)
+            self.error = error
+            return None
+
+    @property
+    def _is_told(self) -> bool:
+        """Whether the script's last line was read."""
+        return self._reading.progress.exit_code is not None
 
 
 def _is_done(pod: Pod) -> bool:

@@ -21,6 +21,7 @@ from speedrun_operator.recipes.recipe import Stage, Step
 ENTRIES = ("code", "image", "data", "downloads")  # containers that make what the others use
 
 _HEAD = r"""
+exec 2>&1 # one stream: the runtime stamps the lines of two by themselves, out of their order
 set -u
 umask 077
 export LC_ALL=C PYTHONUNBUFFERED=1 HOME=/tmp
@@ -28,7 +29,7 @@ mark() { printf '\nSPEEDRUN %s time=%s\n' "$*" "$(date +%s.%3N)"; }
 mkdir -p "$ledger" || { echo "speedrun: cannot write to $ledger" >&2; exit 74; }
 """.strip()
 
-# The log goes to the cache volume, too: there it outlives the pod.
+# The log goes to the cache volume, too: where that is a claim it outlives the pod, and the node rotates its own.
 _KEEP = r"""
 exec 3>&1 > >(trap '' TERM INT; exec tee -a "$ledger/log" >&3) 2>&1 3>&-
 keeper=$!
@@ -75,9 +76,28 @@ mark "attempt job=$SPEEDRUN_JOB node=$SPEEDRUN_NODE"
 event start job "$SPEEDRUN_JOB" name "$HOSTNAME" node "$SPEEDRUN_NODE"
 """.strip()
 
+# Whoever reads the log from time to time may miss what the node rotates away in between.
+_RESULT = r"""
+result() { # the run's last validation once more, where that was at its last step
+  local tries
+  for tries in {1..20}; do # what was written goes through a pipe to its file
+    [ "$code" = 0 ] && ! tail -c 65536 "$ledger/log" | grep -qaF "SPEEDRUN run=$SPEEDRUN_RUN stage=train end" || break
+    sleep 0.1
+  done
+  awk -v run="$SPEEDRUN_RUN" '
+    /^SPEEDRUN run=/ { ours = index($0, "SPEEDRUN run=" run " ") == 1; if (!ours) last = "" }
+    ours && match($0, /step:[0-9]+\/[0-9]+ .*val_loss:/) {
+      split(substr($0, RSTART), step, /[:\/ ]/)
+      if (step[2] == step[3]) last = $0
+    }
+    END { if (last != "") printf "\n%s\n", last }' "$ledger/log"
+}
+""".strip()
+
 _RUN_ENDS = (
     'gpu_summary "$from"',
     "schedule",
+    "result",
     'event run_end exit "$code"',
     'mark "run=$SPEEDRUN_RUN end exit=$code"',
     '[ "$code" = 0 ] || failed=$code',
@@ -102,13 +122,13 @@ class _Work:
     files: Mapping[str, str] = field(default_factory=dict)
 
 
-def parts(plan: RunPlan, identity: Identity, allocation: int, *, keep_log: bool) -> tuple[Part, ...]:
+def parts(plan: RunPlan, identity: Identity, allocation: int) -> tuple[Part, ...]:
     """The init containers in their order, then the training container. Raises ValueError for a plan without runs."""
     if not plan.runs:
         raise ValueError("the plan has no runs")
     works = _works(plan)
     return tuple(
-        Part(each.name, _script(plan, identity, allocation, each, first=number == 0, keep_log=keep_log))
+        Part(each.name, _script(plan, identity, allocation, each, first=number == 0))
         for number, each in enumerate(works)
     )
 
@@ -143,14 +163,14 @@ def _works(plan: RunPlan) -> list[_Work]:
     return [*works, _Work(TRAIN, calls, files=files)]
 
 
-def _script(plan: RunPlan, identity: Identity, allocation: int, work: _Work, *, first: bool, keep_log: bool) -> str:
+def _script(plan: RunPlan, identity: Identity, allocation: int, work: _Work, *, first: bool) -> str:
     last = work.name == TRAIN
     lines = [
         f"ledger={shlex.quote(ledger(identity, allocation))}",
         f"root={CACHE}",
         _HEAD,
         events_text.EVENTS,
-        *([_KEEP] if keep_log else []),
+        _KEEP,
         _FINISH.replace("LAST", _LAST if last else _LAST_OF_ALL),
         *([_ATTEMPT] if first else []),
         *([events_text.hardware(plan, {"NODE_NAME": "$SPEEDRUN_NODE", "NODE_CPUS": str(plan.cpus)})] if last else []),
@@ -160,6 +180,7 @@ def _script(plan: RunPlan, identity: Identity, allocation: int, work: _Work, *, 
         events_text.STAGE,
         making.PLAIN,
         *work.functions,
+        *([_RESULT] if last else []),
         *exports.of_runs(plan),
         "failed=0",
         f"runs=({' '.join(str(run.index) for run in plan.runs)})",

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Iterable
 from typing import Any
 
-from speedrun_operator.backends.pods.observe import Pod
+from speedrun_operator.backends.pods.fields import Pod
 from speedrun_operator.kube.client import ApiError, Unavailable
 from speedrun_operator.kube.pods import Pods
 
@@ -20,7 +20,11 @@ RETRY_FIRST, RETRY_LONGEST = 0.2, 10.0
 MOST_GONE = 2000
 GONE = 410
 # Of a pod only what is looked at is kept.
-_METADATA = ("name", "namespace", "uid", "labels", "creationTimestamp", "deletionTimestamp", "resourceVersion")
+_METADATA = (
+    *("name", "namespace", "uid", "labels", "resourceVersion"),
+    *("creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds"),
+)
+_SPEC = ("nodeName", "schedulerName")
 
 
 class Store:
@@ -29,7 +33,7 @@ class Store:
     def __init__(self, pods: Pods) -> None:
         self._pods = pods
         self._known: dict[str, Pod] = {}
-        self._gone: dict[str, Pod] = {}
+        self._gone: dict[str, tuple[Pod, bool]] = {}
         self._synced: dict[str | None, bool] = dict.fromkeys(pods.scopes, False)
         self._tasks: list[asyncio.Task[None]] = []
         self.error: ApiError = Unavailable(0, "pods were not listed yet")
@@ -46,7 +50,13 @@ class Store:
 
     def last(self, name: str) -> Pod | None:
         """A pod that is gone as it was seen last."""
-        return self._gone.get(name)
+        found = self._gone.get(name)
+        return None if found is None else found[0]
+
+    def saw_it_go(self, name: str) -> bool:
+        """Whether the watch told its deletion, so that its last version says all that there is to say."""
+        found = self._gone.get(name)
+        return found is not None and found[1]
 
     def all(self) -> Iterable[Pod]:
         return self._known.values()
@@ -108,7 +118,7 @@ class Store:
         before = {name for name, each in self._known.items() if scope in (None, each["metadata"]["namespace"])}
         for name in before - set(found):
             if _version(self._known[name]) <= int(version):  # else it was made after the list
-                self._remove(self._known[name])
+                self._remove(self._known[name], seen=False)
         for name, pod in found.items():
             if name not in self._known or _version(self._known[name]) != _version(pod):
                 self._tell(name)
@@ -132,15 +142,15 @@ class Store:
                     continue
                 name = pod["metadata"]["name"]
                 if event["type"] == "DELETED":
-                    self._remove(_kept(pod))
+                    self._remove(_kept(pod), seen=True)
                 else:
                     self._known[name] = _kept(pod)
                     self._tell(name)
 
-    def _remove(self, pod: Pod) -> None:
+    def _remove(self, pod: Pod, *, seen: bool) -> None:
         name = pod["metadata"]["name"]
         self._known.pop(name, None)
-        self._gone[name] = pod
+        self._gone[name] = pod, seen
         while len(self._gone) > MOST_GONE:
             del self._gone[next(iter(self._gone))]
         self._tell(name)
@@ -159,7 +169,7 @@ def _kept(pod: dict[str, Any] | Pod) -> Pod:
     }
     return {
         "metadata": metadata,
-        "spec": {"nodeName": spec.get("nodeName"), "volumes": spec.get("volumes") or [], **containers},
+        "spec": {**{key: spec.get(key) for key in _SPEC}, "volumes": spec.get("volumes") or [], **containers},
         "status": pod.get("status") or {},
     }
 

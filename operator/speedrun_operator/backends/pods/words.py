@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from datetime import timedelta
 
@@ -17,15 +18,15 @@ STUCK: Mapping[str, tuple[str, bool]] = {
     "ErrImagePull": ("see that the image exists and that spec.pods.imagePullSecrets lets the node pull it", False),
     "ImagePullBackOff": ("see that the image exists and that spec.pods.imagePullSecrets lets the node pull it", False),
     "ImageInspectError": ("the image on the node is damaged; another node may do: spec.pods.nodeSelector", False),
-    "RegistryUnavailable": ("the registry does not answer; it is tried again", False),
+    "RegistryUnavailable": ("the registry does not answer", False),
     "CreateContainerConfigError": ("create the Secret or ConfigMap with that key in the Speedrun's namespace", False),
     "CreateContainerError": ("the node cannot make the container; the message says why", False),
     "FailedMount": ("the volume must be there, and one that this node can mount", False),
     "FailedAttachVolume": ("the volume must be there, and one that this node can mount", False),
+    "FailedCreatePodSandBox": ("the node cannot set the pod up, as its network; another node may do", False),
     "RunContainerError": ("the node cannot start the container; the message says why", False),
 }
-# Reasons of a failed pod → why, in the words of `diagnosis.pods`. A pod of any other reason, and without containers,
-# was refused by its node.
+# Reasons of a failed pod → why, in the words of `diagnosis.pods`.
 ENDED_BY: Mapping[str, str] = {
     "Evicted": rules.EVICTED,
     "NodeLost": rules.NODE_LOST,
@@ -45,7 +46,14 @@ DISRUPTED_BY: Mapping[str, str] = {
     "DeletionByPodGC": rules.NODE_LOST,
     "TerminationByKubelet": rules.NODE_LOST,
 }
-NODE_FAULTS = frozenset({"ContainerStatusUnknown"})
+BY_KUEUE = "TerminationTarget"  # the condition that Kueue puts on pods that it takes away
+# Words of containers that their node lost: the kubelet's, and containerd's after a restart of the node.
+NODE_FAULTS = frozenset({"ContainerStatusUnknown", "Unknown"})
+# Words of the kubelet for pods that it does not admit.
+REFUSED = re.compile(
+    "UnexpectedAdmissionError|OutOf[a-z]|NodeAffinity|NodePorts|TopologyAffinityError|PodOSNotSupported"
+)
+SHARED_MEMORY = re.compile('EmptyDir volume "shm" exceeds')
 SUNK_LOCK = "sunk.coreweave.com/lock"
 TAINTED = (
     f"a taint on its node: the node does not answer, or Slurm locked it for a job of its own ({SUNK_LOCK}), from which "
