@@ -25,6 +25,7 @@ from speedrun_operator.backends.pods.observe import give_up, has_ended, is_over,
 from speedrun_operator.backends.pods.outcome import read_refusal
 from speedrun_operator.backends.pods.package import pack
 from speedrun_operator.backends.pods.reader import LogReader
+from speedrun_operator.backends.pods.silence import silences
 from speedrun_operator.backends.pods.site import PodSite
 from speedrun_operator.backends.pods.store import Store
 from speedrun_operator.backends.pods.volumes import Volumes
@@ -134,24 +135,18 @@ class PodsBackend:
         if not refs:
             return Snapshot()
         await self._store.start()
-        if (error := await self._unanswered(refs[0])) is not None:
-            for ref in refs:
+        silent = await silences(self._store, self._pods, {self.name_of(ref): ref.identity.namespace for ref in refs})
+        for ref in refs:
+            if self.name_of(ref) in silent:
                 self._of(ref).unseen_since = None
-            return Snapshot(error=Unknown("ApiServerUnreachable", str(error), reachable=False))
+        refs = [ref for ref in refs if self.name_of(ref) not in silent]
+        if not refs:
+            return Snapshot(error=next(iter(silent.values())))
         seen = await asyncio.gather(*(self._observe(ref) for ref in refs))
         await self._tidy()
         by_name = {self.name_of(ref): each for ref, each in zip(refs, seen, strict=True)}
         behind = any(self._of(ref).reader.behind for ref in refs)
-        return Snapshot(by_name, behind=behind)
-
-    async def _unanswered(self, ref: AllocationRef) -> ApiError | None:
-        """Why nothing can be said now. A watch that broke a moment ago does not know it yet: so one is asked for."""
-        try:
-            with suppress(NotFound):
-                await self._pods.get(ref.identity.namespace, self.name_of(ref))
-        except ApiError as error:
-            return error
-        return None if self._store.fresh else self._store.error
+        return Snapshot(by_name, behind=behind, silent=silent)
 
     async def _observe(self, ref: AllocationRef) -> Observed:
         memory, name = self._of(ref), self.name_of(ref)

@@ -7,6 +7,7 @@ from speedrun_operator.kube.client import ApiError, NotFound, Refused
 from speedrun_operator.lifecycle.observation import Busy, Outcome, Rejected, Unknown
 
 FORBIDDEN = 403
+GRANT = "grant the operator's account this right; see docs/pods.md"
 
 
 def read_refusal(error: ApiError) -> Outcome:
@@ -35,7 +36,7 @@ def _forbidden(said: str) -> Outcome:
     if "denied the request" in said:
         return Rejected(Reason.SUBMISSION_REJECTED.value, f"an admission webhook refused the pod: {said}")
     if "cannot create resource" in said:
-        return Busy("Forbidden", f"{said} (grant the operator's account this right; see docs/pods.md)")
+        return Busy("Forbidden", f"{said} ({GRANT})")
     if "is being terminated" in said:
         return Busy("NamespaceTerminating", said)
     return Rejected(Reason.SUBMISSION_REJECTED.value, f"the API server refused the pod: {said}")
