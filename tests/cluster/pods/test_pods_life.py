@@ -28,6 +28,7 @@ def test_a_replay_succeeds_and_kubectl_shows_it(runs: Speedruns, kubectl: Kubect
     (pod,) = pods_of(runs, "one")
     (allocation,) = status["allocations"]
     assert (allocation["name"], allocation["jobId"]) == (pod["metadata"]["name"], pod["metadata"]["uid"])
+    assert pod["status"]["qosClass"] == "Burstable"
     (owner,) = pod["metadata"]["ownerReferences"]
     assert (owner["kind"], owner["name"], owner["controller"]) == ("Speedrun", "one", True)
     row = kubectl("get", "sr", "one", "-n", runs.namespace).splitlines()[-1].split()

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
-from collections import defaultdict
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from aiohttp import web
 
 from speedrun_operator.api.names import Identity
 from speedrun_operator.backends.base import AllocationRef, Snapshot
@@ -20,15 +17,10 @@ from speedrun_operator.backends.pods.backend import PodsBackend
 from speedrun_operator.backends.pods.site import PodSite
 from speedrun_operator.backends.pods.store import Store
 from speedrun_operator.kube import pods as kube_pods
-from speedrun_operator.kube.access import Access, Credentials
-from speedrun_operator.kube.client import Kube
 from speedrun_operator.kube.pods import Pods
 from speedrun_operator.lifecycle.observation import JobState
 from speedrun_operator.questions import Questions
-
-Json = dict[str, Any]
-END: Json = {"type": "END"}
-NAMESPACES = ("a", "b")
+from unit.pods.server import END, NAMESPACES, Json, Server, serving
 
 
 def pod(name: str, version: int, uid: str = "uid-1", namespace: str = "a", **status: Any) -> Json:
@@ -44,66 +36,14 @@ def fault(code: int) -> Json:
     return {"type": "ERROR", "object": {"kind": "Status", "code": code, "message": "says the API server"}}
 
 
-class Server:
-    """The API server: lists and streams by namespace. Everything about a `forbidden` namespace is refused."""
-
-    def __init__(self) -> None:
-        self.lists: defaultdict[str, tuple[list[Json], int]] = defaultdict(lambda: ([], 10))
-        self.streams: defaultdict[str, asyncio.Queue[Json]] = defaultdict(asyncio.Queue)
-        self.forbidden: set[str] = set()
-        self.old: set[str] = set()
-        """Versions from which no watch can go on."""
-        self.listed: list[str] = []
-        self.watched: list[tuple[str, str]] = []
-
-    def say(self, *events: Json, namespace: str = "a") -> None:
-        for each in events:
-            self.streams[namespace].put_nowait(each)
-
-    async def handle(self, request: web.Request) -> web.StreamResponse:
-        namespace = request.match_info["namespace"]
-        if namespace in self.forbidden:
-            return web.json_response({"message": f"pods is forbidden in {namespace}"}, status=403)
-        if request.match_info["name"]:
-            return web.json_response({"message": "not found"}, status=404)
-        if "watch" not in request.query:
-            self.listed.append(namespace)
-            items, version = self.lists[namespace]
-            return web.json_response({"items": items, "metadata": {"resourceVersion": str(version)}})
-        self.watched.append((namespace, request.query["resourceVersion"]))
-        if request.query["resourceVersion"] in self.old:
-            return web.json_response({"message": "too old resource version"}, status=410)
-        answer = web.StreamResponse()
-        await answer.prepare(request)
-        while (each := await self.streams[namespace].get()) is not END:
-            await answer.write(json.dumps(each).encode() + b"\n")
-        return answer
-
-
-class Says:
-    def __init__(self, server: str) -> None:
-        self.server = server
-
-    async def read(self, before: Credentials | None) -> Credentials:
-        return Credentials(self.server, "a test", token="t")
-
-
 @pytest.fixture
 async def served(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Server, Pods]]:
     monkeypatch.setattr(stores, "RETRY_FIRST", 0.01)
     monkeypatch.setattr(stores, "RETRY_LONGEST", 0.05)
     monkeypatch.setattr(stores, "STREAM_LEAST", 0.01)
-    one = Server()
-    app = web.Application()
-    app.router.add_get("/api/v1/namespaces/{namespace}/pods{name:.*}", one.handle)
-    runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    kube = Kube(Access(Says(f"http://127.0.0.1:{runner.addresses[0][1]}")))
-    yield one, Pods(kube, "mine", NAMESPACES)
-    await kube.close()
-    await runner.cleanup()
+    server = Server()
+    async with serving(server) as pods:
+        yield server, pods
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from speedrun_operator.backends.pods.keeping import shown_by
 from speedrun_operator.backends.pods.memory import SETTLE_SECONDS, Memory
 from speedrun_operator.backends.pods.nodes import Nodes
 from speedrun_operator.backends.pods.observe import give_up, has_ended, is_over, moment, observed, vanished
-from speedrun_operator.backends.pods.outcome import read_refusal
+from speedrun_operator.backends.pods.outcome import PINNED, read_refusal
 from speedrun_operator.backends.pods.package import pack
 from speedrun_operator.backends.pods.reader import LogReader
 from speedrun_operator.backends.pods.silence import silences
@@ -42,6 +42,7 @@ from speedrun_operator.lifecycle.observation import (
     Outcome,
     PrepareOutcome,
     Ready,
+    Rejected,
     Unknown,
 )
 from speedrun_operator.lifecycle.situation import Ask
@@ -102,7 +103,11 @@ class PodsBackend:
         return outcome
 
     async def _submit(self, ref: AllocationRef, plan: RunPlan, name: str) -> Outcome:
+        if self._site.sunk and manifest.is_guaranteed(plan, self._site):
+            return Rejected(Reason.SUBMISSION_REJECTED.value, PINNED)
         try:
+            if plan.package:  # before the pod, which would wait for it with its GPUs
+                await self._pods.put_config_map(manifest.package(ref.identity, self._cluster, pack(plan.package)))
             body = manifest.pod(
                 plan,
                 ref.identity,
@@ -116,8 +121,6 @@ class PodsBackend:
                 pod = await self._pods.create(body)
             except Conflict:
                 pod = await self._pods.get(ref.identity.namespace, name)
-            if plan.package:
-                await self._pods.put_config_map(manifest.package(ref.identity, self._cluster, pack(plan.package)))
         except ApiError as error:
             return read_refusal(error)
         if pod["metadata"].get("labels", {}).get(manifest.UID_LABEL) != ref.identity.uid:

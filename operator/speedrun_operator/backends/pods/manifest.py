@@ -14,6 +14,7 @@ from speedrun_operator.api.names import API_VERSION, GROUP, KIND, Identity
 from speedrun_operator.api.spec import KeyRef, Toleration
 from speedrun_operator.backends.pods import places, script
 from speedrun_operator.backends.pods.code import GIT_VARIABLE
+from speedrun_operator.backends.pods.quantity import amount
 from speedrun_operator.backends.pods.site import PodSite
 from speedrun_operator.planning import RunPlan
 
@@ -168,6 +169,14 @@ def _resources(plan: RunPlan, site: PodSite, *, gpus: bool) -> Json:
     if gpus and plan.gpu_count:
         limits[site.gpu_resource] = str(plan.gpu_count)
     return {"requests": requests, **({"limits": limits} if limits else {})}
+
+
+def is_guaranteed(plan: RunPlan, site: PodSite) -> bool:
+    """Whether the pod comes to be of the class Guaranteed: each container's requests are its limits."""
+    resources = _resources(plan, site, gpus=False)
+    requests, limits = resources["requests"], resources.get("limits", {})
+    same = (amount(requests[each]) == amount(limits.get(each, "")) is not None for each in ("cpu", "memory"))
+    return all(same)
 
 
 def _volumes(plan: RunPlan, claim: str, package: str) -> list[Json]:
