@@ -12,6 +12,7 @@ import pytest
 from speedrun_operator.api.names import Identity
 from speedrun_operator.backends.base import AllocationRef
 from speedrun_operator.backends.pods.backend import PodsBackend
+from speedrun_operator.backends.pods.observe import observed
 from speedrun_operator.backends.pods.site import PodSite
 from speedrun_operator.lifecycle.observation import Accepted, Busy, Outcome, Rejected
 from unit.pods.server import Server, serving
@@ -88,3 +89,54 @@ async def test_sunk_gets_no_pod_of_the_class_guaranteed(given: dict[str, Any], g
     else:
         assert isinstance(outcome, Accepted)
         assert all(each["resources"]["requests"] != each["resources"].get("limits", {}) for each in made)
+
+
+def asked_for(pod: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Labels, any of which a node may have, with their values."""
+    terms = pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    found = [each["matchExpressions"] for each in terms["nodeSelectorTerms"]]
+    assert all(len(each) == 1 and each[0]["operator"] == "In" for each in found)
+    return {each["key"]: each["values"] for (each,) in found}
+
+
+H100 = {"gpus": {"type": "h100", "count": 8}}
+UNFIT = "0/3 nodes are available: 3 node(s) didn't match Pod's node affinity/selector."
+
+
+def told(pod: Mapping[str, Any]) -> str:
+    """What is said of it while it fits on no node."""
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": UNFIT}
+    metadata = {**pod["metadata"], "uid": "uid-1", "creationTimestamp": "2026-07-01T12:00:00Z"}
+    status = {"phase": "Pending", "conditions": [condition]}
+    seen = observed({**pod, "metadata": metadata, "status": status}, datetime.now(UTC))
+    return seen.message or ""
+
+
+async def test_a_type_of_gpu_is_asked_for_by_the_labels_that_nodes_have() -> None:
+    server = Server()
+    server.nodes = [{"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}, {"nvidia.com/gpu.product": "NVIDIA-L40S"}]
+    await submitted(server, **H100)
+    pod = server.made[-1][1]
+    assert asked_for(pod) == {"nvidia.com/gpu.product": ["NVIDIA-H100-80GB-HBM3"]}
+    assert "speedrun.dev/gpu-type" not in pod["metadata"]["labels"] and "likely" not in told(pod)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "says"),
+    [
+        (None, "the operator may not list nodes, so that only likely names of the GPU type were asked for: allow it"),
+        ([{"nvidia.com/gpu.product": "NVIDIA-L40S"}], "no node had the GPU type when the pod was made"),
+    ],
+    ids=["unread", "unseen"],
+)
+async def test_a_guessed_label_is_one_that_nodes_really_have_and_the_guess_is_told(
+    nodes: list[dict[str, str]] | None, says: str
+) -> None:
+    server = Server()
+    server.nodes = nodes
+    await submitted(server, **H100)
+    pod = server.made[-1][1]
+    asked = asked_for(pod)
+    assert "NVIDIA-H100-80GB-HBM3" in asked["nvidia.com/gpu.product"]
+    assert "gd-8xh100ib-i128" in asked["node.kubernetes.io/instance-type"]
+    assert UNFIT in told(pod) and says in told(pod) and "spec.gpus.type" in told(pod)

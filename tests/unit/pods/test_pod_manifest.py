@@ -166,9 +166,16 @@ def test_nodes_with_a_type_of_gpu_are_known_by_any_of_their_labels(
     assert dict(gpus.values_by_key(gpu_type, GPU_LABEL_KEYS, NODES)) == found
 
 
+@pytest.mark.parametrize("gpu_type", sorted(gpus.PRODUCTS))
+def test_names_of_products_tell_their_own_type_and_no_other(gpu_type: str) -> None:
+    for name in gpus.PRODUCTS[gpu_type]:
+        node = {"nvidia.com/gpu.product": name}
+        assert [each for each in gpus.PRODUCTS if gpus.values_by_key(each, GPU_LABEL_KEYS, [node])] == [gpu_type]
+
+
 def test_any_of_the_labels_will_do() -> None:
     values = gpus.values_by_key("H100", GPU_LABEL_KEYS, NODES)
-    affinity = made(planned(gpus={"type": "H100", "count": 8}), gpu_values=values)["spec"]["affinity"]
+    affinity = made(planned(gpus={"type": "H100", "count": 8}), gpus=gpus.Wanted(values))["spec"]["affinity"]
     terms = affinity["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
     assert [len(each["matchExpressions"]) for each in terms] == [1, 1]  # terms are alternatives
 

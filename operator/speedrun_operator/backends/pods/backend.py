@@ -115,7 +115,7 @@ class PodsBackend:
                 name=name,
                 cluster=self._cluster,
                 site=self._site,
-                gpu_values=await self._nodes.with_gpus_of(plan),
+                gpus=await self._nodes.with_gpus_of(plan),
             )
             try:
                 pod = await self._pods.create(body)

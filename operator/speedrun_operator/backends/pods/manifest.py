@@ -14,6 +14,7 @@ from speedrun_operator.api.names import API_VERSION, GROUP, KIND, Identity
 from speedrun_operator.api.spec import KeyRef, Toleration
 from speedrun_operator.backends.pods import places, script
 from speedrun_operator.backends.pods.code import GIT_VARIABLE
+from speedrun_operator.backends.pods.gpus import ANY, Wanted
 from speedrun_operator.backends.pods.quantity import amount
 from speedrun_operator.backends.pods.site import PodSite
 from speedrun_operator.planning import RunPlan
@@ -36,9 +37,9 @@ def pod(
     name: str,
     cluster: str,
     site: PodSite,
-    gpu_values: tuple[tuple[str, tuple[str, ...]], ...] = (),
+    gpus: Wanted = ANY,
 ) -> Json:
-    """The pod of one allocation. `gpu_values`: labels and values of the nodes that have the plan's GPU type."""
+    """The pod of one allocation. `gpus`: the labels of nodes that have the plan's GPU type."""
     claim = plan.pods.cache_volume_claim or site.cache_claim
     *before, train = script.parts(plan, identity, allocation, keep_log=bool(claim))
     environment = _environment(plan, site)
@@ -66,7 +67,7 @@ def pod(
         "nodeSelector": dict(plan.pods.node_selector),
         "imagePullSecrets": [{"name": each} for each in plan.pods.image_pull_secrets if each],
         "tolerations": _tolerations(plan, site),
-        "affinity": _affinity(gpu_values) if plan.gpu_count else {},
+        "affinity": _affinity(gpus.values) if plan.gpu_count else {},
     }
     spec |= {key: value for key, value in given.items() if value}
     labels = {
@@ -76,6 +77,8 @@ def pod(
         NAME_LABEL: identity.name,
         ALLOCATION_LABEL: str(allocation),
     }
+    if plan.gpu_count and gpus.guess:
+        labels[places.GUESS_LABEL] = gpus.guess
     if plan.pods.queue_name:
         labels[QUEUE_LABEL] = plan.pods.queue_name
     return {

@@ -13,7 +13,7 @@ from typing import Any
 
 from speedrun_operator.api.phases import Reason
 from speedrun_operator.backends.pods import words
-from speedrun_operator.backends.pods.places import LACKS, MISSING_BUILD_STEPS, TRAIN
+from speedrun_operator.backends.pods.places import GUESS_LABEL, LACKS, MISSING_BUILD_STEPS, TRAIN
 from speedrun_operator.diagnosis import pods as rules
 from speedrun_operator.lifecycle.observation import JobState, Observed
 
@@ -43,7 +43,7 @@ def observed(pod: Pod, asked: datetime) -> Observed:
     if pod["metadata"].get("deletionTimestamp"):
         return replace(seen, reason="Terminating", message=f"it is being ended: {_taken(pod)[1]}")
     if seen.state is JobState.QUEUED:
-        reason_, message_ = _waiting(scheduled)
+        reason_, message_ = _waiting(scheduled, (pod["metadata"].get("labels") or {}).get(GUESS_LABEL, ""))
         return replace(seen, reason=reason_, message=message_)
     if (stuck := _stuck(status)) is not None:
         return replace(seen, reason=stuck[0], message=stuck[1])
@@ -184,10 +184,10 @@ def _taken(pod: Pod) -> Ending:
     return rules.DELETED, "the pod was deleted before training finished, and not by the operator"
 
 
-def _waiting(scheduled: Mapping[str, Any]) -> tuple[str | None, str | None]:
+def _waiting(scheduled: Mapping[str, Any], guess: str) -> tuple[str | None, str | None]:
     reason, message = scheduled.get("reason"), scheduled.get("message")
     if reason == "Unschedulable":
-        return reason, words.why_unschedulable(message or "no node fits")
+        return reason, words.why_unschedulable(message or "no node fits", guess)
     if reason == "SchedulingGated":
         return reason, "the pod waits for admission, as by a queue of Kueue (spec.pods.queueName)"
     return reason or "Unscheduled", message
