@@ -15,16 +15,19 @@ OUT_OF_MEMORY = Reason.OOM_KILLED.value
 MISSING_BUILD_STEPS = Reason.IMAGE_MISSING_BUILD_STEPS.value
 
 
-def _taken(reason: str, says: str, remedy: str) -> Rule:
-    return Rule(reason, says, remedy, ends=(reason,), infrastructure=True, retry=Retry.LIMITED)
+KEPT_OFF = "the next pod keeps off the node where there is another"
+
+
+def _taken(reason: str, says: str, remedy: str, *, avoids: bool = False) -> Rule:
+    return Rule(reason, says, remedy, ends=(reason,), infrastructure=True, avoids=avoids, retry=Retry.LIMITED)
 
 
 RULES = (
     _taken(EVICTED, "the node ran out of a resource", "ask for more in spec.pods.resources.requests"),
-    _taken(NODE_LOST, "the node does not answer, or is gone", "spec.pods.nodeSelector keeps it off a bad node"),
+    _taken(NODE_LOST, "the node does not answer, or is gone", KEPT_OFF, avoids=True),
     _taken(DRAINED, "the pod was evicted, as when its node is drained", "nothing; backoffLimit lets it run again"),
     _taken(PREEMPTED, "a pod of higher priority took its place", "nothing; backoffLimit lets it run again"),
-    _taken(REFUSED, "the node refused the pod", "if the same node does it again, spec.pods.nodeSelector avoids it"),
+    _taken(REFUSED, "the node refused the pod", KEPT_OFF, avoids=True),
     Rule(
         DELETED,
         "the pod was deleted before training finished, and not by the operator",

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import base64
 import gzip
+import json
 import shlex
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -104,6 +106,36 @@ async def test_a_sidecar_that_runs_on_neither_hides_the_end_nor_keeps_the_gpus(
     assert await asyncio.to_thread(world.pods, ref) == []
     again = await until(world, ref, ended)
     assert again.reason == "Completed"
+
+
+ELSEWHERE: dict[str, Any] = {
+    "apiVersion": "v1",
+    "kind": "Node",
+    "metadata": {"name": "elsewhere"},
+    "status": {"allocatable": (room := {"cpu": "64", "memory": "64Gi", "pods": "9"}), "capacity": room},
+}
+
+
+async def test_a_pod_keeps_off_a_node_where_there_is_another(world: PodsWorld, node: Node, kubectl: Kubectl) -> None:
+    pods = {**world.somewhere()["pods"], "tolerations": [{"operator": "Exists"}]}  # nobody says that that node is ready
+    plan = replay({"backend": "Pods", "pods": pods}).for_runs([(0, "A")], avoid=[node.layout.name])
+    there = await world.ref("there")
+    await asyncio.to_thread(kubectl, "create", "-f", "-", stdin=json.dumps(ELSEWHERE))
+    try:
+        accepted(await world.backend.submit(there, plan))
+        deadline = time.monotonic() + 20
+        while not (host := (await asyncio.to_thread(world.pods, there))[0]["spec"].get("nodeName")):
+            assert time.monotonic() < deadline
+            await world.passes()
+        assert host == "elsewhere"
+    finally:
+        name, options = world.backend.name_of(there), ("--force", "--grace-period=0", "--ignore-not-found")
+        await asyncio.to_thread(kubectl, "delete", "pod", name, "-n", world.namespace, *options)
+        await asyncio.to_thread(kubectl, "delete", "node", "elsewhere")
+    here = await world.ref("here")
+    accepted(await world.backend.submit(here, plan))
+    last = await until(world, here, ended)
+    assert (last.reason, last.node) == ("Completed", node.layout.name)
 
 
 async def test_news_of_a_pod_comes_without_a_poll(world: PodsWorld) -> None:

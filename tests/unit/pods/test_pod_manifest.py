@@ -184,6 +184,17 @@ def quota(requested: str, used: str, limited: str) -> str:
     return f'pods "sr-1" is forbidden: exceeded quota: q, requested: {requested}, used: {used}, limited: {limited}'
 
 
+def test_a_node_to_avoid_is_one_of_the_last_to_be_taken_and_beside_the_type() -> None:
+    plan_ = planned(gpus={"type": "H100", "count": 8}).for_runs([(0, "A")], avoid=["node-a", "node-b"])
+    wanted = gpus.Wanted(gpus.values_by_key("H100", GPU_LABEL_KEYS, NODES))
+    affinity = made(plan_, gpus=wanted)["spec"]["affinity"]["nodeAffinity"]
+    assert len(affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]) == 2
+    (preferred,) = affinity["preferredDuringSchedulingIgnoredDuringExecution"]
+    fields = [{"key": "metadata.name", "operator": "NotIn", "values": [node]} for node in ("node-a", "node-b")]
+    assert preferred == {"weight": 100, "preference": {"matchFields": fields}}
+    assert "affinity" not in made(planned())["spec"]
+
+
 QUOTA = 'pods "sr-1" is forbidden: exceeded quota: tight, requested: pods=1, used: pods=0, limited: pods=0'
 REFUSALS: list[Any] = [
     (Refused(422, "spec.containers[0].resources.requests: Invalid value"), Rejected, "SubmissionRejected"),

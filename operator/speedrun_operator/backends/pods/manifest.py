@@ -67,7 +67,7 @@ def pod(
         "nodeSelector": dict(plan.pods.node_selector),
         "imagePullSecrets": [{"name": each} for each in plan.pods.image_pull_secrets if each],
         "tolerations": _tolerations(plan, site),
-        "affinity": _affinity(gpus.values) if plan.gpu_count else {},
+        "affinity": _affinity(gpus.values if plan.gpu_count else (), plan.avoid),
     }
     spec |= {key: value for key, value in given.items() if value}
     labels = {
@@ -211,12 +211,17 @@ def _toleration(each: Toleration) -> Json:
     return made
 
 
-def _affinity(values: tuple[tuple[str, tuple[str, ...]], ...]) -> Json:
-    """A node that any of the keys calls one of the type."""
-    if not values:
-        return {}
-    terms = [{"matchExpressions": [{"key": key, "operator": "In", "values": list(each)}]} for key, each in values]
-    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}
+def _affinity(values: tuple[tuple[str, tuple[str, ...]], ...], avoid: tuple[str, ...]) -> Json:
+    """A node that any of the keys calls one of the type; rather not one to avoid, by its name: labels may differ."""
+    affinity: Json = {}
+    if values:
+        terms = [{"matchExpressions": [{"key": key, "operator": "In", "values": list(each)}]} for key, each in values]
+        affinity["requiredDuringSchedulingIgnoredDuringExecution"] = {"nodeSelectorTerms": terms}
+    if avoid:
+        others = [{"key": "metadata.name", "operator": "NotIn", "values": [node]} for node in avoid]
+        preference = {"weight": 100, "preference": {"matchFields": others}}
+        affinity["preferredDuringSchedulingIgnoredDuringExecution"] = [preference]
+    return {"nodeAffinity": affinity} if affinity else {}
 
 
 def _annotations(plan: RunPlan, identity: Identity, site: PodSite) -> dict[str, str]:
