@@ -15,6 +15,7 @@ import pytest
 
 from contract.pods_world import PodsWorld
 from contract.steps import accepted, ended, replay, run_of, runs, submitted, trains, until
+from speedrun_operator.backends.base import AllocationRef
 from speedrun_operator.backends.pods import backend as module
 from speedrun_operator.backends.pods.site import PodSite
 from speedrun_operator.recipes.recipe import Stage, Step
@@ -117,25 +118,32 @@ ELSEWHERE: dict[str, Any] = {
 
 
 async def test_a_pod_keeps_off_a_node_where_there_is_another(world: PodsWorld, node: Node, kubectl: Kubectl) -> None:
-    pods = {**world.somewhere()["pods"], "tolerations": [{"operator": "Exists"}]}  # nobody says that that node is ready
-    plan = replay({"backend": "Pods", "pods": pods}).for_runs([(0, "A")], avoid=[node.layout.name])
-    there = await world.ref("there")
+    own = node.layout.name
+    pods = {**world.somewhere()["pods"], "tolerations": [{"operator": "Exists"}]}  # nobody says that ELSEWHERE is ready
+    plan = replay({"backend": "Pods", "pods": pods})
+    refs = {name: await world.ref(name) for name in ("off-own", "off-other", "alone")}
     await asyncio.to_thread(kubectl, "create", "-f", "-", stdin=json.dumps(ELSEWHERE))
     try:
-        accepted(await world.backend.submit(there, plan))
-        deadline = time.monotonic() + 20
-        while not (host := (await asyncio.to_thread(world.pods, there))[0]["spec"].get("nodeName")):
-            assert time.monotonic() < deadline
-            await world.passes()
-        assert host == "elsewhere"
+        for name, avoided in (("off-own", own), ("off-other", "elsewhere")):
+            accepted(await world.backend.submit(refs[name], plan.for_runs([(0, "A")], avoid=[avoided])))
+        hosts = [await host(world, refs[name]) for name in ("off-own", "off-other")]
+        assert hosts == ["elsewhere", own]
     finally:
-        name, options = world.backend.name_of(there), ("--force", "--grace-period=0", "--ignore-not-found")
-        await asyncio.to_thread(kubectl, "delete", "pod", name, "-n", world.namespace, *options)
+        gone = (world.backend.name_of(refs["off-own"]), "-n", world.namespace, "--ignore-not-found")
+        await asyncio.to_thread(kubectl, "delete", "pod", *gone, "--force", "--grace-period=0")
         await asyncio.to_thread(kubectl, "delete", "node", "elsewhere")
-    here = await world.ref("here")
-    accepted(await world.backend.submit(here, plan))
-    last = await until(world, here, ended)
-    assert (last.reason, last.node) == ("Completed", node.layout.name)
+    accepted(await world.backend.submit(refs["alone"], plan.for_runs([(0, "A")], avoid=[own])))
+    last = await until(world, refs["alone"], ended)
+    assert (last.reason, last.node) == ("Completed", own)
+
+
+async def host(world: PodsWorld, ref: AllocationRef) -> str:
+    """The node that its pod was given."""
+    deadline = time.monotonic() + 20
+    while not (name := (await asyncio.to_thread(world.pods, ref))[0]["spec"].get("nodeName")):
+        assert time.monotonic() < deadline, "it was given none"
+        await world.passes()
+    return str(name)
 
 
 async def test_news_of_a_pod_comes_without_a_poll(world: PodsWorld) -> None:

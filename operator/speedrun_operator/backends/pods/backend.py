@@ -18,7 +18,7 @@ from speedrun_operator.api.phases import Reason
 from speedrun_operator.backends.base import AllocationRef, MarkedJob, PrepareJob, PrepareRef, Snapshot
 from speedrun_operator.backends.pods import manifest
 from speedrun_operator.backends.pods.keeper import LogKeeper
-from speedrun_operator.backends.pods.keeping import shown_by
+from speedrun_operator.backends.pods.keeping import claim_of, shown_by, shown_of
 from speedrun_operator.backends.pods.memory import SETTLE_SECONDS, Memory
 from speedrun_operator.backends.pods.nodes import Nodes
 from speedrun_operator.backends.pods.observe import give_up, has_ended, is_over, moment, observed, vanished
@@ -85,10 +85,12 @@ class PodsBackend:
         return ref.identity.job_name(self._cluster, ref.allocation)
 
     def log_path(self, ref: AllocationRef) -> str:
-        memory = self._memory.get(self.name_of(ref))
+        name = self.name_of(ref)
+        memory, pod = self._memory.get(name), self._store.get(name) or self._store.last(name)
         if memory is not None and memory.kept:
-            return shown_by(ref.identity.namespace, self.name_of(ref))
-        return f"kubectl logs -n {ref.identity.namespace} {self.name_of(ref)} --all-containers --ignore-errors"
+            return shown_by(ref.identity.namespace, name)
+        claim = claim_of(pod) if pod is not None else self._site.cache_claim
+        return shown_of(ref.identity, ref.allocation, name, claim)
 
     # -- making
 
