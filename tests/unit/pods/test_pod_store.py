@@ -163,6 +163,11 @@ async def test_a_scope_that_is_forbidden_silences_no_other(server: Server, store
     await until(lambda: store.fault("b") is None)
 
 
+async def test_of_what_is_not_watched_nothing_is_known(store: Store) -> None:
+    await store.start()
+    assert store.fault(store.scope("elsewhere")) is not None
+
+
 async def test_what_was_made_after_a_list_is_not_taken_for_gone(server: Server, store: Store) -> None:
     await store.start()
     store.put(pod("one", 50))

@@ -44,7 +44,7 @@ class Store:
 
     def fault(self, scope: str | None) -> ApiError | None:
         """Why what it holds of a scope may no longer be so. None: that is how things are, but for a moment."""
-        return self._faults[scope]
+        return self._faults.get(scope, Unavailable(0, f"pods of namespace {scope} are not watched"))
 
     def get(self, name: str) -> Pod | None:
         return self._known.get(name)
