@@ -75,7 +75,7 @@ def test_a_finished_run_loses_its_finalizer_and_is_labelled_in_one_write(
     runs: Speedruns, kubectl: Kubectl, kubernetes: Kubernetes
 ) -> None:
     shown: list[tuple[bool, bool]] = []
-    path = f"/apis/speedrun.dev/v1alpha1/namespaces/{runs.namespace}/speedruns?watch=true&timeoutSeconds=60"
+    path = f"/apis/speedrun.dev/v1alpha1/namespaces/{runs.namespace}/speedruns?watch=true&timeoutSeconds=180"
     with kubernetes.stream(path) as versions:
         runs.apply(quick("done"))
         for line in versions:
