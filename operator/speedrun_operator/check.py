@@ -102,6 +102,8 @@ async def _kubernetes(kube: Kube, settings: Settings) -> AsyncIterator[Finding]:
     yield await _crd(kube)
     for namespace in scopes(settings.watch.namespaces):
         yield await rights(kube, namespace, settings.pods.enabled)
+    if settings.pods.enabled:
+        yield await _gpu_labels(kube)
     if settings.cluster_id is None:
         try:
             yield Finding("cluster id", True, await kube.cluster_uid())
@@ -125,31 +127,28 @@ async def _crd(kube: Kube) -> Finding:
             return Finding("crd", None, "served, but its schema is not published yet; look again in a moment")
 
 
+async def _gpu_labels(kube: Kube) -> Finding:
+    """No fault either way: many a cluster names its GPUs as is likely, or has none."""
+    try:
+        if await _allowed(kube, "", "nodes", "", "list", None):
+            return Finding("gpu labels", True, "the nodes' labels tell where pods find a type of GPU")
+    except ApiError as error:
+        return Finding("gpu labels", None, f"all namespaces: {error}")
+    said = "not allowed: list nodes; so pods ask for likely names of a GPU type, and wait where nodes have others"
+    return Finding("gpu labels", True, f"{said}: allow it (rbac.nodes in the chart) if GPU types matter")
+
+
 async def rights(kube: Kube, namespace: str | None, pods: bool) -> Finding:
     """Whether the account may do what the operator does, in a namespace (None: in all)."""
     where = f"namespace {namespace}" if namespace else "all namespaces"
     missing, by_name = [], ""
     for group, resource, subresource, verbs in [*RIGHTS, *(POD_RIGHTS if pods else ())]:
         for verb in verbs:
-            attributes = {
-                "group": group,
-                "resource": resource,
-                "subresource": subresource,
-                "verb": verb,
-                "namespace": namespace or "",
-            }
-            review = {
-                "apiVersion": "authorization.k8s.io/v1",
-                "kind": "SelfSubjectAccessReview",
-                "spec": {"resourceAttributes": attributes},
-            }
             try:
-                answer = await kube.request(
-                    "POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", body=review
-                )
+                allowed = await _allowed(kube, group, resource, subresource, verb, namespace)
             except ApiError as error:
                 return Finding("rights", None, f"{where}: {error}")
-            if answer.get("status", {}).get("allowed"):
+            if allowed:
                 continue
             if resource == "secrets":  # a right to some by name is not seen by asking for any
                 by_name = "; Secrets only those that are allowed by name, if any (rbac.secretNames)"
@@ -158,3 +157,15 @@ async def rights(kube: Kube, namespace: str | None, pods: bool) -> Finding:
     if missing:
         return Finding("rights", False, f"{where}: not allowed: {', '.join(missing)}; grant them to this account")
     return Finding("rights", True, f"{where}: all that is needed{by_name}")
+
+
+async def _allowed(kube: Kube, group: str, resource: str, subresource: str, verb: str, namespace: str | None) -> bool:
+    """Whether this account has a right; None: in all namespaces. Raises ApiError."""
+    attributes = {"group": group, "resource": resource, "subresource": subresource, "verb": verb}
+    review = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SelfSubjectAccessReview",
+        "spec": {"resourceAttributes": {**attributes, "namespace": namespace or ""}},
+    }
+    answer = await kube.request("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", body=review)
+    return bool(answer.get("status", {}).get("allowed"))

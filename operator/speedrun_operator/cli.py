@@ -17,7 +17,8 @@ from speedrun_operator.api.names import API_VERSION, KIND, NAME_LIMIT, Identity,
 from speedrun_operator.api.resource import explain
 from speedrun_operator.api.schema import crd_yaml
 from speedrun_operator.api.spec import Backend, Spec
-from speedrun_operator.backends.pods import gpus, manifest
+from speedrun_operator.backends.pods import manifest
+from speedrun_operator.backends.pods.gpus import Wanted, guessed
 from speedrun_operator.backends.pods.site import PodSite
 from speedrun_operator.backends.slurm import script
 from speedrun_operator.planning import FIRST_ARM, Refusal, RunPlan, Site, plan
@@ -230,8 +231,8 @@ def _print_plan(identity: Identity, planned: RunPlan, settings: Settings, *, pod
     print("".join(f"#   {line}\n" for line in yaml.safe_dump(summary, sort_keys=False).splitlines()), end="")
     if pods:
         site = PodSite.of(settings.pods)
-        values = gpus.guessed(planned.gpu_type, site.gpu_label_keys) if planned.gpu_type else ()
-        body = manifest.pod(planned, identity, 0, name=name, cluster=cluster, site=site, gpu_values=values)
+        wanted = Wanted(guessed(planned.gpu_type, site.gpu_label_keys) if planned.gpu_type else ())
+        body = manifest.pod(planned, identity, 0, name=name, cluster=cluster, site=site, gpus=wanted)
         print(yaml.safe_dump(body, sort_keys=False, width=110), end="")
         return
     arguments = " ".join(script.sbatch_arguments(planned, identity, name))

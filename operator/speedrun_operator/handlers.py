@@ -2,7 +2,8 @@
 
 Kopf has a thread and an event loop of its own, for it cancels every task in its loop when it ends. It never polls and
 never writes status: a PATCH of Kopf's that fails kills a timer or daemon for good, and `patch.status` can be lost. So
-there is no timer and no daemon here; `on.event` wakes the engine, `on.delete` waits for it.
+there is no timer and no daemon here; `on.event` wakes the engine, `on.delete` waits for it. All that Kopf writes is
+metadata: the finalizer, and the label of a finished Speedrun in the same request that takes the finalizer away.
 """
 
 from __future__ import annotations
@@ -71,12 +72,27 @@ def register(registry: kopf.OperatorRegistry, link: EngineLink, login: KopfLogin
         return await login.connection()
 
     @kopf.on.event(GROUP, VERSION, PLURAL, registry=registry, id="wake")
-    async def wake(event: kopf.RawEvent, **_: Any) -> None:
+    async def wake(event: kopf.RawEvent, patch: kopf.Patch, **_: Any) -> None:
         link.pass_on(event["type"], event["object"])
+        if is_let_go(event["object"]):
+            patch.fns.append(label_finished)  # Kopf sends it with the finalizer's removal, which is one of `fns`, too
 
     @kopf.on.delete(GROUP, VERSION, PLURAL, registry=registry, id="release", when=live)
     async def release(namespace: str | None, name: str, uid: str, **_: Any) -> None:
         await link.release(Identity(namespace or "", name, uid))
+
+
+def is_let_go(raw: Mapping[str, Any]) -> bool:
+    """Whether Kopf takes the finalizer off this object now since it is finished, not since it is deleted."""
+    metadata = raw["metadata"]
+    held = FINALIZER in (metadata.get("finalizers") or ())
+    return held and not metadata.get("deletionTimestamp") and says_finished(raw)
+
+
+def label_finished(body: Any) -> None:
+    """Take the object out of the watch. A function of Kopf's patch: it changes a copy of the raw object."""
+    metadata = body["metadata"]
+    metadata["labels"] = {**(metadata.get("labels") or {}), FINISHED_LABEL: "true"}
 
 
 class KopfLogin:

@@ -75,7 +75,8 @@ class RunPlan:
     partition takes, where that is known and there is one. `secret_env` are the names of variables whose
     values go another way than the script: in `sealed`, which is there only while it is submitted, or by `secret_refs`.
     `data_files`: the files that `data` must have. `layouts`: those that the code may have; `patch_ref` and `git_ref`:
-    where the patch and the repository's secret are, for whoever fetches the code by itself.
+    where the patch and the repository's secret are, for whoever fetches the code by itself. `avoid`: nodes that broke
+    under earlier allocations.
     """
 
     recipe: str
@@ -107,6 +108,7 @@ class RunPlan:
     usable_nodes: int | None = None
     most_minutes: int | None = None
     runs: tuple[PlannedRun, ...] = ()
+    avoid: tuple[str, ...] = ()
     data: Data | None = None
     data_files: tuple[str, ...] = ()
     downloads: Downloads | None = None
@@ -125,14 +127,15 @@ class RunPlan:
     def for_runs(
         self, runs: Sequence[tuple[int, str]], time_limit_seconds: int | None = None, avoid: Sequence[str] = ()
     ) -> RunPlan:
-        """The plan of an allocation with these runs (index, arm), a time limit of its own if it has one, and nodes that
-        it must not use besides the spec's."""
+        """The plan of an allocation with these runs (index, arm), a time limit of its own if it has one, and nodes to
+        `avoid`: a job must not use them, as those of the spec; a pod does not where there is another."""
         minutes = self.time_limit_minutes if time_limit_seconds is None else math.ceil(time_limit_seconds / 60)
         exclude = [*self.slurm.exclude, *(node for node in avoid if node not in self.slurm.exclude)]
         return replace(
             self,
             time_limit_minutes=minutes,
             slurm=self.slurm.model_copy(update={"exclude": exclude}),
+            avoid=tuple(avoid),
             runs=tuple(self._run(index, arm) for index, arm in runs),
         )
 

@@ -102,9 +102,10 @@ class Polling:
         if entry is None:
             return
         entry.quiet_polls += 1
-        if entry.lock.locked() and (snapshot.error is not None or not await entry.free_soon()):
+        unanswered = questions.unanswered(uid, snapshot)
+        if entry.lock.locked() and (unanswered is not None or not await entry.free_soon()):
             return  # whoever works on it asks the backend, too, and later than this poll did
         observed = questions.observed(uid, snapshot)
         prepared = questions.prepared(uid, self._setup.preparing(entry.resource), snapshot)
-        if observed or prepared or snapshot.error:
-            await self._reconcile(uid, observed=observed, prepared=prepared, unanswered=snapshot.error)
+        if observed or prepared or unanswered:
+            await self._reconcile(uid, observed=observed, prepared=prepared, unanswered=unanswered)

@@ -9,7 +9,7 @@ from speedrun_operator.backends.base import AllocationRef, Backend, Place, Prepa
 from speedrun_operator.entries import Entry, Setup
 from speedrun_operator.jobs import Jobs
 from speedrun_operator.lifecycle.decide import is_finished
-from speedrun_operator.lifecycle.observation import Observed, Prepared
+from speedrun_operator.lifecycle.observation import Observed, Prepared, Unknown
 
 
 @dataclass(frozen=True)
@@ -70,6 +70,11 @@ class Questions:
         """What the answer says of a Speedrun's allocations, by their numbers."""
         refs = {self.backend.name_of(ref): ref.allocation for ref in self.allocations.get(uid, ())}
         return {number: snapshot.observed[name] for name, number in refs.items() if name in snapshot.observed}
+
+    def unanswered(self, uid: str, snapshot: Snapshot) -> Unknown | None:
+        """Why the answer says nothing of a Speedrun."""
+        names = [self.backend.name_of(ref) for ref in self.allocations.get(uid, ())]
+        return snapshot.error or next((snapshot.silent[name] for name in names if name in snapshot.silent), None)
 
     def prepared(self, uid: str, now: Iterable[PrepareRef], snapshot: Snapshot) -> dict[str, Prepared]:
         """What it says of the entries that a Speedrun waits for, by their keys.

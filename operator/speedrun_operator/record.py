@@ -54,7 +54,7 @@ class Record:
         entry.resource = resource
 
     async def label(self, entry: Entry) -> None:
-        """Take a finished resource out of the watch, once Kopf has let go of it."""
+        """Take a finished resource out of the watch that Kopf does not hold: else it does so as it lets go."""
         resource = entry.resource
         if resource.protected or resource.labelled_finished:
             return

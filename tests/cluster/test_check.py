@@ -83,6 +83,18 @@ def test_a_stale_crd_and_missing_rights_are_found(check: Check, kubectl: Kubectl
         kubectl("apply", "--server-side", "--force-conflicts", "-f", str(CRD), "-f", str(RBAC))
 
 
-def check_line(check: Check, subject: str) -> tuple[int, str]:
-    code, said = check()
+def test_whether_pods_find_types_of_gpus_by_labels_is_told(check: Check, kubectl: Kubectl) -> None:
+    pods = {"SPEEDRUN_PODS__ENABLED": "true", "SPEEDRUN_PODS__IMAGE": "registry.local/trainer:1"}
+    try:
+        code, said = check_line(check, "gpu labels", **pods)
+        assert code == 0 and "the nodes' labels tell" in said
+        kubectl("delete", "clusterrolebinding", f"{ROLE}:nodes")
+        code, said = check_line(check, "gpu labels", **pods)
+        assert code == 0 and "not allowed: list nodes" in said and "rbac.nodes" in said
+    finally:
+        kubectl("apply", "--server-side", "--force-conflicts", "-f", str(RBAC))
+
+
+def check_line(check: Check, subject: str, **changes: str) -> tuple[int, str]:
+    code, said = check(**changes)
     return code, next(line for line in said.splitlines() if line.startswith(subject))

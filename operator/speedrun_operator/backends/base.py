@@ -59,12 +59,14 @@ class PrepareRef:
 class Snapshot:
     """The answer to one poll: either observations for every allocation asked about, or why there is no answer.
 
-    `storage`: how full it is, in the polls that look at that. `rest`: so many seconds the place asks to be left alone.
+    `silent`: why nothing can be said of some of them, by name; the others were observed. `storage`: how full it is, in
+    the polls that look at that. `rest`: so many seconds the place asks to be left alone.
     """
 
     observed: Mapping[str, Observed] = field(default_factory=dict)
     prepared: Mapping[str, Prepared] = field(default_factory=dict)  # by the entry's key
     error: Unknown | None = None
+    silent: Mapping[str, Unknown] = field(default_factory=dict)
     behind: bool = False  # logs hold more than one poll may read
     rest: float = 0.0
     storage: Storage | None = None

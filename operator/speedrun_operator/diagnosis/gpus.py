@@ -47,7 +47,6 @@ RULES = (
         "NoGPU",
         "the program found no GPU",
         "tell the cluster's administrator; the next job keeps off the node where there is another",
-        in_pods="tell the cluster's administrator; spec.pods.nodeSelector keeps the next pod off the node",
         signs=(
             sign("assert torch.cuda.is_available()"),
             sign("No CUDA GPUs are available"),
@@ -67,7 +66,6 @@ RULES = (
         "GpuFault",
         "a GPU of the node is faulty",
         "tell the cluster's administrator; the next job keeps off the node where there is another",
-        in_pods="tell the cluster's administrator; spec.pods.nodeSelector keeps the next pod off the node",
         signs=(sign("Xid", r"NVRM: Xid|\bXid \(PCI|\bXid: \d+"), sign("ncorrectable ECC error")),
         infrastructure=True,
         avoids=True,

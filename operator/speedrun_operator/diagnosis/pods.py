@@ -18,21 +18,25 @@ OUT_OF_MEMORY = Reason.OOM_KILLED.value
 MISSING_BUILD_STEPS = Reason.IMAGE_MISSING_BUILD_STEPS.value
 
 
-def _taken(reason: str, says: str, remedy: str) -> Rule:
-    return Rule(reason, says, remedy, ends=(reason,), infrastructure=True, retry=Retry.LIMITED)
+KEPT_OFF = "the next pod keeps off the node where there is another"
+
+
+def _taken(reason: str, says: str, remedy: str, *, avoids: bool = False) -> Rule:
+    return Rule(reason, says, remedy, ends=(reason,), infrastructure=True, avoids=avoids, retry=Retry.LIMITED)
 
 
 RULES = (
     _taken(EVICTED, "the node ran out of a resource", "ask for more in spec.pods.resources.requests"),
-    _taken(NODE_LOST, "the node does not answer, or is gone", "spec.pods.nodeSelector keeps it off a bad node"),
+    _taken(NODE_LOST, "the node does not answer, or is gone", KEPT_OFF, avoids=True),
     _taken(DRAINED, "the pod was evicted, as when its node is drained", "nothing; backoffLimit lets it run again"),
     _taken(PREEMPTED, "a pod of higher priority took its place", "nothing; backoffLimit lets it run again"),
-    _taken(REFUSED, "the node refused the pod", "if the same node does it again, spec.pods.nodeSelector avoids it"),
+    _taken(REFUSED, "the node refused the pod", KEPT_OFF, avoids=True),
     _taken(GONE, "the pod was gone, and nobody saw why", "nothing; backoffLimit lets it run again"),
     _taken(
         NOT_STARTED,
         "the node could not start a container",
-        "tell the cluster's administrator; spec.pods.nodeSelector keeps the next pod off the node",
+        f"tell the cluster's administrator; {KEPT_OFF}",
+        avoids=True,
     ),
     Rule(
         SHARED_MEMORY_FULL,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from speedrun_operator.api.phases import AllocationState, Phase, Reason
-from speedrun_operator.api.spec import SLURM_WORD, Spec
+from speedrun_operator.api.spec import SLURM_WORD, Backend, Spec
 from speedrun_operator.api.status import Allocation, Run
 from speedrun_operator.diagnosis import rule_of
 from speedrun_operator.lifecycle.code import is_open
@@ -35,7 +35,7 @@ def open_allocations(
             state=AllocationState.SUBMITTING,
             runs=tuple(sorted(taken)),
             claimed=situation.now.replace(microsecond=0),
-            avoids=_avoided(situation, allocations, taken),
+            avoids=_avoided(situation, allocations, taken, spec),
             time_limit_seconds=_more_time(situation, allocations, taken, spec),
             login=situation.login,
         )
@@ -47,14 +47,19 @@ def open_allocations(
     return allocations, runs
 
 
-def _avoided(situation: Situation, allocations: tuple[Allocation, ...], runs: frozenset[int]) -> tuple[str, ...] | None:
-    """Nodes that were broken under earlier allocations of these runs; None: none, or there would be no other left."""
-    plan = situation.plan
-    if not isinstance(plan, RunPlan) or plan.slurm.node_list:
+def _avoided(
+    situation: Situation, allocations: tuple[Allocation, ...], runs: frozenset[int], spec: Spec
+) -> tuple[str, ...] | None:
+    """Nodes that were broken under earlier allocations of these runs; None: none, or there would be no other left.
+
+    A pod keeps off them only where there is another, which its scheduler knows.
+    """
+    plan, pods = situation.plan, spec.backend is Backend.PODS
+    if not isinstance(plan, RunPlan) or (plan.slurm.node_list and not pods):
         return None
     failed = [each for each in allocations if runs & {*each.runs} and keeps_off(each)]
     nodes = tuple(sorted({each.node for each in failed if each.node and re.fullmatch(SLURM_WORD, each.node)}))
-    others = plan.usable_nodes is not None and len(nodes) < plan.usable_nodes
+    others = pods or (plan.usable_nodes is not None and len(nodes) < plan.usable_nodes)
     return nodes if nodes and others else None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from typing import Any
 
 from cluster.speedruns import Speedruns, speedrun
@@ -28,6 +29,11 @@ def pods_of(runs: Speedruns, name: str) -> list[dict[str, Any]]:
     labels = f"speedrun.dev/name={name}"
     found = json.loads(runs.kubectl("get", "pods", "-n", runs.namespace, "-l", labels, "-o", "json"))
     return sorted(found["items"], key=lambda each: str(each["metadata"]["name"]))
+
+
+def log_of(runs: Speedruns, status: dict[str, Any]) -> str:
+    """The log that the command in status shows; what stands behind it is a comment."""
+    return runs.kubectl(*shlex.split(status["logPath"], comments=True)[1:])
 
 
 def trains(status: dict[str, Any]) -> bool:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import base64
 import gzip
+import json
 import shlex
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +15,7 @@ import pytest
 
 from contract.pods_world import PodsWorld
 from contract.steps import accepted, ended, replay, run_of, runs, submitted, trains, until
+from speedrun_operator.backends.base import AllocationRef
 from speedrun_operator.backends.pods import tidy
 from speedrun_operator.backends.pods.site import PodSite
 from speedrun_operator.recipes.recipe import Stage, Step
@@ -104,6 +107,43 @@ async def test_a_sidecar_that_runs_on_neither_hides_the_end_nor_keeps_the_gpus(
     assert await asyncio.to_thread(world.pods, ref) == []
     again = await until(world, ref, ended)
     assert again.reason == "Completed"
+
+
+ELSEWHERE: dict[str, Any] = {
+    "apiVersion": "v1",
+    "kind": "Node",
+    "metadata": {"name": "elsewhere"},
+    "status": {"allocatable": (room := {"cpu": "64", "memory": "64Gi", "pods": "9"}), "capacity": room},
+}
+
+
+async def test_a_pod_keeps_off_a_node_where_there_is_another(world: PodsWorld, node: Node, kubectl: Kubectl) -> None:
+    own = node.layout.name
+    pods = {**world.somewhere()["pods"], "tolerations": [{"operator": "Exists"}]}  # nobody says that ELSEWHERE is ready
+    plan = replay({"backend": "Pods", "pods": pods})
+    refs = {name: await world.ref(name) for name in ("off-own", "off-other", "alone")}
+    await asyncio.to_thread(kubectl, "create", "-f", "-", stdin=json.dumps(ELSEWHERE))
+    try:
+        for name, avoided in (("off-own", own), ("off-other", "elsewhere")):
+            accepted(await world.backend.submit(refs[name], plan.for_runs([(0, "A")], avoid=[avoided])))
+        hosts = [await host(world, refs[name]) for name in ("off-own", "off-other")]
+        assert hosts == ["elsewhere", own]
+    finally:
+        gone = (world.backend.name_of(refs["off-own"]), "-n", world.namespace, "--ignore-not-found")
+        await asyncio.to_thread(kubectl, "delete", "pod", *gone, "--force", "--grace-period=0")
+        await asyncio.to_thread(kubectl, "delete", "node", "elsewhere")
+    accepted(await world.backend.submit(refs["alone"], plan.for_runs([(0, "A")], avoid=[own])))
+    last = await until(world, refs["alone"], ended)
+    assert (last.reason, last.node) == ("Completed", own)
+
+
+async def host(world: PodsWorld, ref: AllocationRef) -> str:
+    """The node that its pod was given."""
+    deadline = time.monotonic() + 20
+    while not (name := (await asyncio.to_thread(world.pods, ref))[0]["spec"].get("nodeName")):
+        assert time.monotonic() < deadline, "it was given none"
+        await world.passes()
+    return str(name)
 
 
 async def test_news_of_a_pod_comes_without_a_poll(world: PodsWorld) -> None:

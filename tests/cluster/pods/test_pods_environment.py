@@ -14,10 +14,9 @@ from typing import Any
 
 import pytest
 
-from cluster.pods.pods import on_pods
+from cluster.pods.pods import log_of, on_pods
 from cluster.pods.wheels import wheel
 from cluster.speedruns import Speedruns, condition
-from testbed.kubectl import Kubectl
 from testbed.node import Node
 from unit.source.gits import Repository
 
@@ -89,11 +88,11 @@ def made_by(entry: Path) -> str:
     return facts["job"]
 
 
-def test_what_one_pod_made_another_one_uses(runs: Speedruns, kubectl: Kubectl, cache: Path, forked: Forked) -> None:
+def test_what_one_pod_made_another_one_uses(runs: Speedruns, cache: Path, forked: Forked) -> None:
     runs.apply(forked("first", "main"))
     first = runs.wait_finished("first", timeout=120)
     assert (first["phase"], first["val_loss"]) == ("Succeeded", 3.224), condition(first, "Finished")
-    log = kubectl(*first["logPath"].split()[1:])
+    log = log_of(runs, first)
     entries = {kind: list((cache / kind).iterdir()) for kind in ("code", "python", "data", "downloads")}
     makers = [[made_by(each) for each in found] for found in entries.values()]
     assert makers == [[first["job"]]] * len(entries)
@@ -108,7 +107,7 @@ def test_what_one_pod_made_another_one_uses(runs: Speedruns, kubectl: Kubectl, c
     runs.apply(forked("second", "main"))
     second = runs.wait_finished("second", timeout=60)
     assert (second["phase"], second["val_loss"]) == ("Succeeded", 3.224), condition(second, "Finished")
-    log = kubectl(*second["logPath"].split()[1:])
+    log = log_of(runs, second)
     assert f"environment /cache/.cache/python/{environment.name}/venv\n" in log
     assert "fetching" not in log and "Installing" not in log
     assert {kind: list((cache / kind).iterdir()) for kind in entries} == entries
@@ -117,14 +116,12 @@ def test_what_one_pod_made_another_one_uses(runs: Speedruns, kubectl: Kubectl, c
 
 
 @pytest.mark.full
-def test_a_build_that_fails_is_told_and_leaves_nothing(
-    runs: Speedruns, kubectl: Kubectl, cache: Path, forked: Forked
-) -> None:
+def test_a_build_that_fails_is_told_and_leaves_nothing(runs: Speedruns, cache: Path, forked: Forked) -> None:
     runs.apply(forked("broken", "broken"))
     status = runs.wait_finished("broken", timeout=120)
     message = condition(status, "Finished")["message"]
     assert (status["phase"], status["reason"], len(status["allocations"])) == ("Failed", "PackageMissing", 1), message
-    assert "not-to-be-had" in kubectl(*status["logPath"].split()[1:])
+    assert "not-to-be-had" in log_of(runs, status)
     assert "correct the requirements" in message
     assert list((cache / "python").iterdir()) == []
     assert not (cache / "data").exists()

@@ -113,19 +113,36 @@ def test_a_drained_node_is_seen_and_the_run_made_again(runs: Speedruns, kubectl:
 
 
 def test_the_same_name_again_never_adopts_the_old_pod(runs: Speedruns, kubectl: Kubectl) -> None:
-    """BR-044: a new Speedrun of the same name has a pod of its own, and nothing of the old one shows on it."""
+    """BR-044: a new Speedrun of the same name has a pod of its own, while the old one still terminates and holds the
+    log of a better run; nothing of that shows on it, and it waits for nothing."""
     first = on_pods("nano", parameters={"steps": 60, "intervalMilliseconds": 500, "valLoss": "3.2100"})
     runs.apply(first)
     runs.wait("nano", "training", trains)
     old = runs.get("nano")["metadata"]["uid"]
-    kubectl("delete", "sr", "nano", "-n", runs.namespace, "--wait=false")
-    runs.wait_gone("nano")
-    runs.apply(on_pods("nano", parameters={"steps": 3, "intervalMilliseconds": 10, "valLoss": "3.2500"}))
-    status = runs.wait_finished("nano")
-    new = runs.get("nano")["metadata"]["uid"]
-    assert new != old and new in status["allocations"][0]["name"]
-    assert (status["val_loss"], status["runsSummary"]) == (3.25, "1/1")
-    assert {each["metadata"]["labels"]["speedrun.dev/uid"] for each in pods_of(runs, "nano")} == {new}
+    (dying,) = pods_of(runs, "nano")
+    hold(kubectl, dying, ["speedrun.test/hold"])
+    try:
+        kubectl("delete", "sr", "nano", "-n", runs.namespace, "--wait=false")
+        runs.wait_gone("nano")
+        assert [each["metadata"]["uid"] for each in pods_of(runs, "nano")] == [dying["metadata"]["uid"]]
+        runs.apply(on_pods("nano", parameters={"steps": 3, "intervalMilliseconds": 10, "valLoss": "3.2500"}))
+        status = runs.wait_finished("nano")
+        new = runs.get("nano")["metadata"]["uid"]
+        assert new != old and new in status["allocations"][0]["name"]
+        assert (status["val_loss"], status["runsSummary"]) == (3.25, "1/1")
+        pods = {each["metadata"]["labels"]["speedrun.dev/uid"]: each["metadata"] for each in pods_of(runs, "nano")}
+        assert set(pods) == {old, new} and pods[old].get("deletionTimestamp") and pods[new]["name"] != pods[old]["name"]
+    finally:
+        hold(kubectl, dying, None)
+    until("the old pod gone", lambda: len(pods_of(runs, "nano")) == 1)
+    assert runs.status("nano") == status
+
+
+def hold(kubectl: Kubectl, pod: dict[str, Any], finalizers: list[str] | None) -> None:
+    """Whether a pod that is deleted stays there."""
+    patch = json.dumps({"metadata": {"finalizers": finalizers}})
+    where = (pod["metadata"]["name"], "-n", pod["metadata"]["namespace"])
+    kubectl("patch", "pod", *where, "--type=merge", "-p", patch)
 
 
 @pytest.mark.full

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from cluster.pods.pods import on_pods, pods_of, slow_pod, trains
+from cluster.pods.pods import log_of, on_pods, pods_of, slow_pod, trains
 from cluster.speedruns import Speedruns, condition, speedrun
 from cluster.waiting import until
 from testbed.image import BARE
 from testbed.kubectl import Kubectl
-from testbed.node import Node
+from testbed.node import CLAIM, Node
 from testbed.operator import Operator
 from unit.source.gits import Repository
 
@@ -28,11 +28,12 @@ def test_a_replay_succeeds_and_kubectl_shows_it(runs: Speedruns, kubectl: Kubect
     (pod,) = pods_of(runs, "one")
     (allocation,) = status["allocations"]
     assert (allocation["name"], allocation["jobId"]) == (pod["metadata"]["name"], pod["metadata"]["uid"])
+    assert pod["status"]["qosClass"] == "Burstable"
     (owner,) = pod["metadata"]["ownerReferences"]
     assert (owner["kind"], owner["name"], owner["controller"]) == ("Speedrun", "one", True)
     row = kubectl("get", "sr", "one", "-n", runs.namespace).splitlines()[-1].split()
     assert row[:7] == ["one", "Succeeded", "3.2782", "0.521s", "10", "1/1", "Pods"]
-    log = kubectl(*status["logPath"].split()[1:])
+    log = log_of(runs, status)
     assert "step:10/10 val_loss:3.2782" in log
     assert status["clock"]["wallMilliseconds"] >= 0
 
@@ -40,12 +41,13 @@ def test_a_replay_succeeds_and_kubectl_shows_it(runs: Speedruns, kubectl: Kubect
 @pytest.mark.full
 def test_the_log_outlives_the_pod_on_the_cache_volume(runs: Speedruns, node: Node, kubectl: Kubectl) -> None:
     runs.apply(on_pods("kept"))
-    runs.wait_finished("kept")
+    told = runs.wait_finished("kept")["logPath"]
     (pod,) = pods_of(runs, "kept")
     kubectl("delete", "pod", pod["metadata"]["name"], "-n", runs.namespace)
     uid8 = runs.get("kept")["metadata"]["uid"][:8]
     log = node.layout.cache / "speedruns" / runs.namespace / f"kept-{uid8}" / "alloc-0" / "log"
     assert "SPEEDRUN job end exit=0" in log.read_text()
+    assert told.endswith(f" # without the pod: {log.relative_to(node.layout.cache)} on the volume of claim {CLAIM}")
     assert (log.stat().st_mode & 0o077, log.parent.stat().st_mode & 0o077) == (0, 0)
     assert runs.status("kept")["phase"] == "Succeeded"
 
@@ -185,7 +187,7 @@ def test_a_fork_with_a_patch_runs_at_the_commit_that_its_first_pod_found(
     message = condition(status, "Finished")["message"]
     assert (status["phase"], status["reason"]) == ("Failed", "ImageMissingBuildSteps"), message
     assert "(python3-venv)" in message and "apt-get install" in message
-    assert f"SPEEDRUN code commit={commit}" in kubectl(*status["logPath"].split()[1:])
+    assert f"SPEEDRUN code commit={commit}" in log_of(runs, status)
     uid8 = runs.get("forked")["metadata"]["uid"][:8]
     for each in status["runs"]:
         ledger = node.layout.cache / "speedruns" / runs.namespace / f"forked-{uid8}" / f"alloc-{each['allocation']}"

@@ -97,6 +97,27 @@ def test_what_is_opened(
     assert opened_for(letters, states, **spec) == opened
 
 
+@pytest.mark.parametrize(
+    ("reason", "spec", "avoids"),
+    [
+        ("NodeLost", {"backend": "Pods"}, ("node-a.lab",)),
+        ("PodRefused", {"backend": "Pods"}, ("node-a.lab",)),
+        ("GpuFault", {"backend": "Pods"}, ("node-a.lab",)),
+        ("GpuFault", {"backend": "Pods", "slurm": {"nodeList": ["node-a.lab"]}}, ("node-a.lab",)),
+        ("Drained", {"backend": "Pods"}, None),
+        ("JobFailed", {"backend": "Pods"}, None),
+        ("GpuFault", {"backend": "Slurm"}, None),  # nobody knows whether Slurm has another
+    ],
+)
+def test_the_next_pod_keeps_off_a_node_that_was_at_fault(
+    reason: str, spec: dict[str, Any], avoids: tuple[str, ...] | None
+) -> None:
+    broken = allocation(ENDED, reason, runs=(0,), node="node-a.lab")
+    whole = {**REPLAY, "pods": {"image": "registry.local/trainer:1"}, **spec}
+    (_, opened), _ = open_allocations(situation(resource(whole)), (broken,), runs_of("."), Spec.model_validate(whole))
+    assert opened.avoids == avoids
+
+
 @settings(deadline=None, max_examples=50)
 @given(
     st.text("." + "ptsmfd", max_size=12),

@@ -6,7 +6,7 @@ import asyncio
 import copy
 from dataclasses import dataclass, field
 
-from speedrun_operator.api.names import FINALIZER, Identity
+from speedrun_operator.api.names import FINALIZER, FINISHED_LABEL, Identity
 from speedrun_operator.api.resource import Resource
 from speedrun_operator.kube.client import ApiError, Json
 from speedrun_operator.lifecycle.decide import is_finished
@@ -82,7 +82,7 @@ class ModelWatcher:
         if resource.deleting and resource.protected and live:
             self._do(uid, self._release(resource.identity))
         elif resource.protected and not live:
-            self._do(uid, self._finalizers(resource.identity, []))
+            self._do(uid, self._finalizers(resource.identity, [], {FINISHED_LABEL: "true"}))
         elif not resource.protected and live and not resource.deleting:
             self._do(uid, self._finalizers(resource.identity, [FINALIZER]))
 
@@ -93,14 +93,15 @@ class ModelWatcher:
         await self._engine.release(identity)
         await self._finalizers(identity, [])
 
-    async def _finalizers(self, identity: Identity, finalizers: list[str]) -> None:
+    async def _finalizers(self, identity: Identity, finalizers: list[str], labels: Json | None = None) -> None:
         """One PATCH; where it fails, the next event of the object comes back to it."""
         if self._stream.stuck:
             return
         try:
             raw = await self._kube.get_speedrun(identity.namespace, identity.name)
             if raw["metadata"]["uid"] == identity.uid:
-                body = {"metadata": {"resourceVersion": raw["metadata"]["resourceVersion"], "finalizers": finalizers}}
+                metadata = {"resourceVersion": raw["metadata"]["resourceVersion"], "finalizers": finalizers}
+                body = {"metadata": metadata | ({"labels": labels} if labels else {})}
                 await self._kube.patch_speedrun(identity.namespace, identity.name, body)
         except ApiError:
             pass

@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 
 from speedrun_operator.api.status import Run
-from speedrun_operator.backends.pods.keeping import Tail, kept_log, shown_by
+from speedrun_operator.backends.pods import manifest
+from speedrun_operator.backends.pods.keeping import Tail, claim_of, kept_log, shown_by, shown_of
+from speedrun_operator.backends.pods.site import PodSite
 from speedrun_operator.lifecycle.evidence import with_evidence
 from speedrun_operator.recipes.recipe import Stage, Step
 from unit.pods.containers import IDENTITY, Containers
@@ -79,6 +81,19 @@ def test_a_short_log_is_kept_whole_and_no_log_not_at_all() -> None:
     tail.add(b"one\n")
     tail.add(b"two\n")
     assert gzip.decompress(tail.compressed()) == b"one\ntwo\n"
+
+
+def test_status_says_how_to_see_a_pods_log_and_where_it_is_when_the_pod_is_gone(pod: Containers) -> None:
+    command = "kubectl logs -n lab sr-1 --all-containers --ignore-errors"
+    assert shown_of(IDENTITY, 3, "sr-1", "") == command
+    pod.run(replace(planned(), steps=(Step(name="train", stage=Stage.TRAIN, run=SAYS),)), 3)
+    path = (pod.ledger(3) / "log").relative_to(pod.cache)
+    assert (
+        shown_of(IDENTITY, 3, "sr-1", "shared") == f"{command} # without the pod: {path} on the volume of claim shared"
+    )
+    made = manifest.pod(planned(), IDENTITY, 0, name="sr-1", cluster="c", site=PodSite(cache_claim="shared"))
+    assert claim_of(made) == "shared"
+    assert claim_of(manifest.pod(planned(), IDENTITY, 0, name="sr-1", cluster="c", site=PodSite())) == ""
 
 
 def test_status_says_how_to_see_a_kept_log() -> None:

@@ -12,18 +12,20 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 
+from speedrun_operator.api.phases import Reason
 from speedrun_operator.backends.base import AllocationRef, MarkedJob, PrepareJob, PrepareRef, Snapshot
 from speedrun_operator.backends.pods import manifest
 from speedrun_operator.backends.pods.events import Events
 from speedrun_operator.backends.pods.fields import Pod, grace, has_ended, is_over, moment
 from speedrun_operator.backends.pods.keeper import LogKeeper
-from speedrun_operator.backends.pods.keeping import shown_by
+from speedrun_operator.backends.pods.keeping import claim_of, shown_by, shown_of
 from speedrun_operator.backends.pods.memory import Memory
 from speedrun_operator.backends.pods.nodes import Nodes
 from speedrun_operator.backends.pods.observe import observed, vanished
-from speedrun_operator.backends.pods.outcome import read_refusal
+from speedrun_operator.backends.pods.outcome import PINNED, read_refusal
 from speedrun_operator.backends.pods.package import pack
 from speedrun_operator.backends.pods.reader import LogReader
+from speedrun_operator.backends.pods.silence import silences
 from speedrun_operator.backends.pods.site import PodSite
 from speedrun_operator.backends.pods.store import Store
 from speedrun_operator.backends.pods.telling import told
@@ -40,6 +42,7 @@ from speedrun_operator.lifecycle.observation import (
     Outcome,
     PrepareOutcome,
     Ready,
+    Rejected,
     Unknown,
 )
 from speedrun_operator.lifecycle.situation import Ask
@@ -82,10 +85,12 @@ class PodsBackend:
         return ref.identity.job_name(self._cluster, ref.allocation)
 
     def log_path(self, ref: AllocationRef) -> str:
-        memory = self._memory.get(self.name_of(ref))
+        name = self.name_of(ref)
+        memory, pod = self._memory.get(name), self._store.get(name) or self._store.last(name)
         if memory is not None and memory.kept:
-            return shown_by(ref.identity.namespace, self.name_of(ref))
-        return f"kubectl logs -n {ref.identity.namespace} {self.name_of(ref)} --all-containers --ignore-errors"
+            return shown_by(ref.identity.namespace, name)
+        claim = claim_of(pod) if pod is not None else self._site.cache_claim
+        return shown_of(ref.identity, ref.allocation, name, claim)
 
     # -- making
 
@@ -100,7 +105,11 @@ class PodsBackend:
         return outcome
 
     async def _submit(self, ref: AllocationRef, plan: RunPlan, name: str) -> Outcome:
+        if self._site.sunk and manifest.is_guaranteed(plan, self._site):
+            return Rejected(Reason.SUBMISSION_REJECTED.value, PINNED)
         try:
+            if plan.package:  # before the pod, which would wait for it with its GPUs
+                await self._pods.put_config_map(manifest.package(ref.identity, self._cluster, pack(plan.package)))
             body = manifest.pod(
                 plan,
                 ref.identity,
@@ -108,14 +117,12 @@ class PodsBackend:
                 name=name,
                 cluster=self._cluster,
                 site=self._site,
-                gpu_values=await self._nodes.with_gpus_of(plan),
+                gpus=await self._nodes.with_gpus_of(plan),
             )
             try:
                 pod = await self._pods.create(body)
             except Conflict:
                 pod = await self._pods.get(ref.identity.namespace, name)
-            if plan.package:
-                await self._pods.put_config_map(manifest.package(ref.identity, self._cluster, pack(plan.package)))
         except ApiError as error:
             return read_refusal(error)
         if pod["metadata"].get("labels", {}).get(manifest.UID_LABEL) != ref.identity.uid:
@@ -133,25 +140,19 @@ class PodsBackend:
         if not refs:
             return Snapshot()
         await self._store.start()
-        if (error := await self._unanswered(refs[0])) is not None:
-            for ref in refs:
+        silent = await silences(self._store, self._pods, {self.name_of(ref): ref.identity.namespace for ref in refs})
+        for ref in refs:
+            if self.name_of(ref) in silent:
                 memory = self._of(ref)
                 memory.unseen_since = memory.settles_since = None
-            return Snapshot(error=Unknown("ApiServerUnreachable", str(error), reachable=False))
+        refs = [ref for ref in refs if self.name_of(ref) not in silent]
+        if not refs:
+            return Snapshot(error=next(iter(silent.values())))
         seen = await asyncio.gather(*(self._observe(ref) for ref in refs))
         await self._tidy.tidy(list(self._store.all()), self._memory)
         by_name = {self.name_of(ref): each for ref, each in zip(refs, seen, strict=True)}
         behind = any(self._of(ref).reader.behind for ref in refs)
-        return Snapshot(by_name, behind=behind)
-
-    async def _unanswered(self, ref: AllocationRef) -> ApiError | None:
-        """Why nothing can be said now. A watch that broke a moment ago does not know it yet: so one is asked for."""
-        try:
-            with suppress(NotFound):
-                await self._pods.get(ref.identity.namespace, self.name_of(ref))
-        except ApiError as error:
-            return error
-        return None if self._store.fresh else self._store.error
+        return Snapshot(by_name, behind=behind, silent=silent)
 
     async def _observe(self, ref: AllocationRef) -> Observed:
         memory, name = self._of(ref), self.name_of(ref)

@@ -4,6 +4,33 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+# What NVIDIA's GPU feature discovery says in nvidia.com/gpu.product, and CoreWeave in the type of an instance.
+PRODUCTS: Mapping[str, tuple[str, ...]] = {
+    "A100": (
+        *("NVIDIA-A100-SXM4-80GB", "NVIDIA-A100-SXM4-40GB", "NVIDIA-A100-80GB-PCIe", "NVIDIA-A100-PCIE-40GB"),
+        "gd-8xa100-i128",
+    ),
+    "B200": ("b200-8x",),
+    "GB200": ("gb200-4x",),
+    "H100": ("NVIDIA-H100-80GB-HBM3", "NVIDIA-H100-PCIe", "NVIDIA-H100-NVL", "gd-8xh100ib-i128"),
+    "H200": ("NVIDIA-H200-NVL", "gd-8xh200ib-i128"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Labels of nodes with a type of GPU: keys, any of which will do, each with its values.
+
+    `guess`: why they are only what nodes are likely to have; empty: nodes have them.
+    """
+
+    values: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    guess: str = ""
+
+
+ANY = Wanted()
 
 
 def values_by_key(
@@ -26,9 +53,10 @@ def values_by_key(
 
 
 def guessed(gpu_type: str, keys: Sequence[str]) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """What such labels are likely to say where no node has one yet."""
-    spellings = tuple(dict.fromkeys((gpu_type, gpu_type.upper(), gpu_type.lower(), f"NVIDIA-{gpu_type.upper()}")))
-    return tuple((key, spellings) for key in keys)
+    """What such labels are likely to say: the type itself, and what its products are called."""
+    spellings = (gpu_type, gpu_type.upper(), gpu_type.lower(), f"NVIDIA-{gpu_type.upper()}")
+    values = tuple(dict.fromkeys((*spellings, *PRODUCTS.get(gpu_type.upper(), ()))))
+    return tuple((key, values) for key in keys)
 
 
 def _is_word(gpu_type: str, value: str) -> bool:

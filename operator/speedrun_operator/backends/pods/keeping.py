@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import gzip
 from collections import deque
+from collections.abc import Mapping
 from typing import Any
 
 from speedrun_operator.api.names import Identity
@@ -64,6 +65,22 @@ def kept_log(identity: Identity, cluster: str, pod: str, compressed: bytes) -> d
         "immutable": True,
         "binaryData": {KEY: base64.b64encode(compressed).decode()},
     }
+
+
+def shown_of(identity: Identity, allocation: int, pod: str, claim: str) -> str:
+    """The command that shows a pod's log; behind it, as a comment, where the log is when the pod is gone.
+
+    `claim`: the volume's that keeps it; empty: none does.
+    """
+    command = f"kubectl logs -n {identity.namespace} {pod} --all-containers --ignore-errors"
+    path = f"{identity.ledger('speedruns', allocation)}/log"
+    return f"{command} # without the pod: {path} on the volume of claim {claim}" if claim else command
+
+
+def claim_of(pod: Mapping[str, Any]) -> str:
+    """The claim of the volume that a pod's log is kept on; empty: it goes with the pod."""
+    volumes = {each.get("name"): each for each in (pod.get("spec") or {}).get("volumes") or []}
+    return str(volumes.get("cache", {}).get("persistentVolumeClaim", {}).get("claimName", ""))
 
 
 def shown_by(namespace: str, pod: str) -> str:

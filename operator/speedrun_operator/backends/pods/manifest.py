@@ -14,6 +14,8 @@ from speedrun_operator.api.names import API_VERSION, GROUP, KIND, Identity
 from speedrun_operator.api.spec import KeyRef, Toleration
 from speedrun_operator.backends.pods import places, script
 from speedrun_operator.backends.pods.code import GIT_VARIABLE
+from speedrun_operator.backends.pods.gpus import ANY, Wanted
+from speedrun_operator.backends.pods.quantity import amount
 from speedrun_operator.backends.pods.site import PodSite
 from speedrun_operator.planning import RunPlan
 
@@ -35,9 +37,9 @@ def pod(
     name: str,
     cluster: str,
     site: PodSite,
-    gpu_values: tuple[tuple[str, tuple[str, ...]], ...] = (),
+    gpus: Wanted = ANY,
 ) -> Json:
-    """The pod of one allocation. `gpu_values`: labels and values of the nodes that have the plan's GPU type."""
+    """The pod of one allocation. `gpus`: the labels of nodes that have the plan's GPU type."""
     claim = plan.pods.cache_volume_claim or site.cache_claim
     *before, train = script.parts(plan, identity, allocation)
     environment = _environment(plan, site)
@@ -65,7 +67,7 @@ def pod(
         "nodeSelector": dict(plan.pods.node_selector),
         "imagePullSecrets": [{"name": each} for each in plan.pods.image_pull_secrets if each],
         "tolerations": _tolerations(plan, site),
-        "affinity": _affinity(gpu_values) if plan.gpu_count else {},
+        "affinity": _affinity(gpus.values if plan.gpu_count else (), plan.avoid),
     }
     spec |= {key: value for key, value in given.items() if value}
     labels = {
@@ -75,6 +77,8 @@ def pod(
         NAME_LABEL: identity.name,
         ALLOCATION_LABEL: str(allocation),
     }
+    if plan.gpu_count and gpus.guess:
+        labels[places.GUESS_LABEL] = gpus.guess
     if plan.pods.queue_name:
         labels[QUEUE_LABEL] = plan.pods.queue_name
     return {
@@ -170,6 +174,14 @@ def _resources(plan: RunPlan, site: PodSite, *, gpus: bool) -> Json:
     return {"requests": requests, **({"limits": limits} if limits else {})}
 
 
+def is_guaranteed(plan: RunPlan, site: PodSite) -> bool:
+    """Whether the pod comes to be of the class Guaranteed: each container's requests are its limits."""
+    resources = _resources(plan, site, gpus=False)
+    requests, limits = resources["requests"], resources.get("limits", {})
+    same = (amount(requests[each]) == amount(limits.get(each, "")) is not None for each in ("cpu", "memory"))
+    return all(same)
+
+
 def _volumes(plan: RunPlan, claim: str, package: str) -> list[Json]:
     cache: Json = {"persistentVolumeClaim": {"claimName": claim}} if claim else {"emptyDir": {}}
     volumes: list[Json] = [
@@ -199,12 +211,17 @@ def _toleration(each: Toleration) -> Json:
     return made
 
 
-def _affinity(values: tuple[tuple[str, tuple[str, ...]], ...]) -> Json:
-    """A node that any of the keys calls one of the type."""
-    if not values:
-        return {}
-    terms = [{"matchExpressions": [{"key": key, "operator": "In", "values": list(each)}]} for key, each in values]
-    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}
+def _affinity(values: tuple[tuple[str, tuple[str, ...]], ...], avoid: tuple[str, ...]) -> Json:
+    """A node that any of the keys calls one of the type; rather not one to avoid, by its name: labels may differ."""
+    affinity: Json = {}
+    if values:
+        terms = [{"matchExpressions": [{"key": key, "operator": "In", "values": list(each)}]} for key, each in values]
+        affinity["requiredDuringSchedulingIgnoredDuringExecution"] = {"nodeSelectorTerms": terms}
+    if avoid:
+        others = [{"key": "metadata.name", "operator": "NotIn", "values": [node]} for node in avoid]
+        preference = {"weight": 100, "preference": {"matchFields": others}}
+        affinity["preferredDuringSchedulingIgnoredDuringExecution"] = [preference]
+    return {"nodeAffinity": affinity} if affinity else {}
 
 
 def _annotations(plan: RunPlan, identity: Identity, site: PodSite) -> dict[str, str]:

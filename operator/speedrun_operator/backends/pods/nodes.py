@@ -6,6 +6,8 @@ import logging
 from collections.abc import Sequence
 
 from speedrun_operator.backends.pods import gpus
+from speedrun_operator.backends.pods.gpus import ANY, Wanted
+from speedrun_operator.backends.pods.places import UNREAD, UNSEEN
 from speedrun_operator.clock import Clock
 from speedrun_operator.kube.client import ApiError, Unavailable
 from speedrun_operator.kube.pods import Pods
@@ -22,15 +24,15 @@ class Nodes:
         self._pods = pods
         self._keys = tuple(keys)
         self._monotonic = clock.monotonic
-        self._labels: tuple[float, list[dict[str, str]]] | None = None
+        self._labels: tuple[float, list[dict[str, str]] | None] | None = None
 
-    async def with_gpus_of(self, plan: RunPlan) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    async def with_gpus_of(self, plan: RunPlan) -> Wanted:
         """Labels of nodes with the plan's GPU type. Without a look at the nodes: what they are likely to be.
 
         Raises Unavailable where the API server does not answer.
         """
         if not plan.gpu_count or plan.gpu_type is None:
-            return ()
+            return ANY
         now = self._monotonic()
         if self._labels is None or now - self._labels[0] > KNOWN_SECONDS:
             try:
@@ -39,6 +41,8 @@ class Nodes:
                 raise
             except ApiError as error:
                 logger.warning("the nodes' labels cannot be read (%s): GPU types are looked for by likely names", error)
-                self._labels = (now, [])
-        found = gpus.values_by_key(plan.gpu_type, self._keys, self._labels[1])
-        return found or gpus.guessed(plan.gpu_type, self._keys)
+                self._labels = (now, None)
+        labels = self._labels[1]
+        if found := gpus.values_by_key(plan.gpu_type, self._keys, labels or ()):
+            return Wanted(found)
+        return Wanted(gpus.guessed(plan.gpu_type, self._keys), UNREAD if labels is None else UNSEEN)

@@ -25,7 +25,7 @@ from speedrun_operator.backends.pods.fields import (
     steps_before,
     terminated,
 )
-from speedrun_operator.backends.pods.places import TRAIN
+from speedrun_operator.backends.pods.places import GUESS_LABEL, TRAIN
 from speedrun_operator.diagnosis import pods as rules
 from speedrun_operator.lifecycle.observation import JobState, Observed
 
@@ -54,7 +54,7 @@ def observed(pod: Pod, asked: datetime, overdue: timedelta = timedelta(0)) -> Ob
     if pod["metadata"].get("deletionTimestamp"):
         return replace(seen, reason="Terminating", message=f"it is being ended: {taken(pod)[1]}")
     if seen.state is JobState.QUEUED:
-        reason_, message_ = _waiting(scheduled)
+        reason_, message_ = _waiting(scheduled, (pod["metadata"].get("labels") or {}).get(GUESS_LABEL, ""))
         return replace(seen, reason=reason_, message=message_)
     if (stuck := _stuck(pod)) is not None:
         return replace(seen, reason=stuck[0], message=stuck[1])
@@ -115,10 +115,10 @@ def keeps_its_log(pod: Pod) -> bool:
     return any("persistentVolumeClaim" in each for each in listed(pod, "volumes") if each.get("name") == "cache")
 
 
-def _waiting(scheduled: Mapping[str, Any]) -> tuple[str | None, str | None]:
+def _waiting(scheduled: Mapping[str, Any], guess: str) -> tuple[str | None, str | None]:
     reason, message = scheduled.get("reason"), scheduled.get("message")
     if reason == "Unschedulable":
-        return reason, words.why_unschedulable(message or "no node fits")
+        return reason, words.why_unschedulable(message or "no node fits", guess)
     if reason == "SchedulingGated":
         return reason, "the pod waits for admission, as by a queue of Kueue (spec.pods.queueName)"
     return reason or UNSCHEDULED, message

@@ -1,7 +1,8 @@
 """The pods of this cluster's Speedruns as a watch shows them, and whether that can be relied on now.
 
 One list and one watch a scope; the watch ends by itself every few minutes and goes on where it was; what broke it is
-followed by a list. A watch that is silent, or that broke, makes the store stale: then it says nothing.
+followed by a list. A watch that is silent, or that broke, makes its scope stale, and no other: of that one the store
+then says nothing.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from speedrun_operator.kube.pods import Pods
 
 logger = logging.getLogger(__name__)
 RETRY_FIRST, RETRY_LONGEST = 0.2, 10.0
+STREAM_LEAST = 1.0  # between two streams: something on the way may end each as soon as it begins
 MOST_GONE = 2000
 GONE = 410
 # Of a pod only what is looked at is kept.
@@ -34,16 +36,19 @@ class Store:
         self._pods = pods
         self._known: dict[str, Pod] = {}
         self._gone: dict[str, tuple[Pod, bool]] = {}
-        self._synced: dict[str | None, bool] = dict.fromkeys(pods.scopes, False)
+        unlisted = Unavailable(0, "pods were not listed yet")
+        self._faults: dict[str | None, ApiError | None] = dict.fromkeys(pods.scopes, unlisted)
         self._tasks: list[asyncio.Task[None]] = []
-        self.error: ApiError = Unavailable(0, "pods were not listed yet")
         self.changed: set[str] = set()
         self.news = asyncio.Event()
 
-    @property
-    def fresh(self) -> bool:
-        """Whether what it holds is how things are, but for a moment."""
-        return all(self._synced.values())
+    def scope(self, namespace: str) -> str | None:
+        """What is watched at one stroke with a namespace: itself, or None for all of them."""
+        return None if None in self._faults else namespace
+
+    def fault(self, scope: str | None) -> ApiError | None:
+        """Why what it holds of a scope may no longer be so. None: that is how things are, but for a moment."""
+        return self._faults.get(scope, Unavailable(0, f"pods of namespace {scope} are not watched"))
 
     def get(self, name: str) -> Pod | None:
         return self._known.get(name)
@@ -62,7 +67,7 @@ class Store:
         return self._known.values()
 
     async def start(self) -> None:
-        """Begin to watch, unless that was done, and list once. What fails shows in `fresh` and `error`."""
+        """Begin to watch, unless that was done, and list once. What fails shows as a `fault`."""
         if not self._tasks:
             first = [asyncio.Event() for _ in self._pods.scopes]
             self._tasks = [
@@ -78,9 +83,12 @@ class Store:
         self._tasks = []
 
     def put(self, pod: Pod) -> None:
-        """A pod as an answer of the API server shows it; an older version than the one known changes nothing."""
+        """A pod as an answer of the API server shows it; an older version than the one known changes nothing, nor does
+        a pod that is gone: an answer may come later than the watch's word."""
         name = pod["metadata"]["name"]
-        known = self._known.get(name)
+        known, gone = self._known.get(name), self.last(name)
+        if gone is not None and gone["metadata"]["uid"] == pod["metadata"]["uid"]:
+            return
         if known is None or _version(pod) > _version(known) or known["metadata"]["uid"] != pod["metadata"]["uid"]:
             self._known[name] = _kept(pod)
 
@@ -89,12 +97,12 @@ class Store:
         self._gone.pop(name, None)
 
     async def _follow(self, scope: str | None, listed: asyncio.Event) -> None:
-        wait = RETRY_FIRST
+        wait, time = RETRY_FIRST, asyncio.get_running_loop().time
         while True:
+            began = time()
             try:
                 version = await self._list(scope)
                 listed.set()
-                wait = RETRY_FIRST
                 await self._watch(scope, version)
             except ApiError as error:
                 self._lose(scope, error)
@@ -102,14 +110,14 @@ class Store:
                 logger.exception("the watch of pods failed in the operator itself; it starts again")
                 self._lose(scope, Unavailable(0, f"the watch of pods failed: {error}"))
             listed.set()
+            wait = RETRY_FIRST if time() - began > RETRY_LONGEST else wait
             await asyncio.sleep(wait)
             wait = min(RETRY_LONGEST, 2 * wait)
 
     def _lose(self, scope: str | None, error: ApiError) -> None:
-        if self._synced[scope]:
+        if self._faults[scope] is None:
             logger.warning("the watch of pods broke: %s", error)
-        self.error = error
-        self._synced[scope] = False
+        self._faults[scope] = error
         self.news.set()
 
     async def _list(self, scope: str | None) -> str:
@@ -123,29 +131,35 @@ class Store:
             if name not in self._known or _version(self._known[name]) != _version(pod):
                 self._tell(name)
             self._known[name] = pod
-        self._synced[scope] = True
+        self._faults[scope] = None
         self.news.set()
         return version
 
     async def _watch(self, scope: str | None, version: str) -> None:
-        """Follow until the stream cannot be gone on with. Raises ApiError where that is a fault."""
+        """Follow until the version is too old to go on from. Raises ApiError where the stream ends by a fault."""
+        time = asyncio.get_running_loop().time
         while True:
-            async for event in self._pods.watch(scope, version):
-                pod = event["object"]
-                if event["type"] == "ERROR":
-                    code = int(pod.get("code") or 0)
-                    if code == GONE:
-                        return
-                    raise Unavailable(code, f"the watch of pods ended: {pod.get('message')}")
-                version = pod["metadata"]["resourceVersion"]
-                if event["type"] == "BOOKMARK":
-                    continue
-                name = pod["metadata"]["name"]
-                if event["type"] == "DELETED":
-                    self._remove(_kept(pod), seen=True)
-                else:
-                    self._known[name] = _kept(pod)
-                    self._tell(name)
+            began = time()
+            try:
+                async for event in self._pods.watch(scope, version):
+                    version = self._take(event)
+            except Unavailable as error:
+                if error.status != GONE:
+                    raise
+                return
+            await asyncio.sleep(max(0.0, began + STREAM_LEAST - time()))
+
+    def _take(self, event: dict[str, Any]) -> str:
+        """An event of the watch; the version that it is of."""
+        pod = event["object"]
+        if event["type"] == "ERROR":
+            raise Unavailable(int(pod.get("code") or 0), f"the watch of pods ended: {pod.get('message')}")
+        if event["type"] == "DELETED":
+            self._remove(_kept(pod), seen=True)
+        elif event["type"] != "BOOKMARK":
+            self._known[pod["metadata"]["name"]] = _kept(pod)
+            self._tell(pod["metadata"]["name"])
+        return str(pod["metadata"]["resourceVersion"])
 
     def _remove(self, pod: Pod, *, seen: bool) -> None:
         name = pod["metadata"]["name"]

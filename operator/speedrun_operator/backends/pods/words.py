@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 
 from speedrun_operator.api.phases import Reason
+from speedrun_operator.backends.pods.places import UNREAD, UNSEEN
 from speedrun_operator.diagnosis import pods as rules
 
 AT_ONCE = timedelta(0)
@@ -61,8 +62,20 @@ TAINTED = (
 )
 
 
-def why_unschedulable(message: str) -> str:
-    """What can be done about a pod that fits on no node, after the scheduler's own count of nodes and reasons."""
+_LABELS = "see spec.gpus.type, spec.pods.nodeSelector and the setting pods.gpu_label_keys"
+_GUESSED = {
+    UNREAD: "the operator may not list nodes, so that only likely names of the GPU type were asked for: allow it "
+    "(rbac.nodes in the chart), then suspend and resume the Speedrun",
+    UNSEEN: "no node had the GPU type when the pod was made, so that only likely names of it were asked for: if there "
+    "is one now, suspend and resume the Speedrun",
+}
+
+
+def why_unschedulable(message: str, guess: str = "") -> str:
+    """What can be done about a pod that fits on no node, after the scheduler's own count of nodes and reasons.
+
+    `guess`: why the nodes' labels in it are only likely ones.
+    """
     if SUNK_LOCK in message:
         remedy = (
             "Slurm has locked the nodes: let SUNK's pod scheduler place it (settings pods.scheduler_name, pods.sunk)"
@@ -70,9 +83,7 @@ def why_unschedulable(message: str) -> str:
     elif "nsufficient" in message:
         remedy = "it starts when that is free; ask for less, or add nodes"
     elif "affinity" in message or "selector" in message:
-        remedy = (
-            "no node has these labels: see spec.gpus.type, spec.pods.nodeSelector and the setting pods.gpu_label_keys"
-        )
+        remedy = f"no node has these labels: {'; else '.join([*filter(None, [_GUESSED.get(guess)]), _LABELS])}"
     elif "taint" in message:
         remedy = "spec.pods.tolerations lets it run on nodes with a taint"
     elif "persistentvolumeclaim" in message.lower():
