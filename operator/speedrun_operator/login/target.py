@@ -79,11 +79,26 @@ def read_trust(target: LoginTarget) -> Trust:
     return Trust(_read_known_hosts(target), _read_key(target))
 
 
-def load_private_key(target: LoginTarget, trust: Trust) -> asyncssh.SSHKey:
+def check_key(target: LoginTarget) -> None:
+    """What a person should hear before anything runs. Raises NotRun (LoginKeyUnusable), also where all may read it.
+
+    Its group may: that is what an fsGroup gives. A running operator goes on with a key whose mode somebody changes.
+    """
+    key = _read_key(target)
+    if isinstance(target.key, Path) and target.key.stat().st_mode & (stat.S_IROTH | stat.S_IWOTH):
+        raise NotRun(
+            Reason.LOGIN_KEY_UNUSABLE,
+            f"The private key {target.key} is open to every user of this machine{_mode(target.key)}. Close it with "
+            f"`chmod 600 {target.key}` (a Secret's volume: defaultMode 0440), and make a new key if others had access.",
+        )
+    load_private_key(target, key)
+
+
+def load_private_key(target: LoginTarget, key: bytes) -> asyncssh.SSHKey:
     """The key to log in with. Raises NotRun (LoginKeyUnusable)."""
     place = target.key if isinstance(target.key, Path) else f"in {target.origin}"
     try:
-        return asyncssh.import_private_key(trust.key)
+        return asyncssh.import_private_key(key)
     except ValueError as error:  # asyncssh's key errors; their texts hold nothing of the key
         raise NotRun(
             Reason.LOGIN_KEY_UNUSABLE,
