@@ -37,9 +37,9 @@ _QUEUED = frozenset({
     "SPECIAL_EXIT",
 })  # fmt: skip
 
-# COMPLETING comes before an end, and before a requeue, too.
+# COMPLETING comes before an end, and before a requeue, too. REVOKED: another cluster of the federation has started it.
 _RUNNING = frozenset({
-    "RUNNING", "COMPLETING", "RESIZING", "SIGNALING", "STAGE_OUT", "STOPPED", "SUSPENDED", "UPDATE_DB",
+    "RUNNING", "COMPLETING", "RESIZING", "REVOKED", "SIGNALING", "STAGE_OUT", "STOPPED", "SUSPENDED", "UPDATE_DB",
 })  # fmt: skip
 
 _ENDED: Mapping[str, Reason] = {
@@ -52,7 +52,6 @@ _ENDED: Mapping[str, Reason] = {
     "NODE_FAIL": Reason.NODE_FAILURE,
     "BOOT_FAIL": Reason.NODE_FAILURE,
     "PREEMPTED": Reason.PREEMPTED,
-    "REVOKED": Reason.CANCELLED,
     "LAUNCH_FAILED": Reason.LAUNCH_FAILED,
     "RECONFIG_FAIL": Reason.LAUNCH_FAILED,
 }
