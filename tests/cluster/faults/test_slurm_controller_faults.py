@@ -135,21 +135,35 @@ def test_an_end_that_squeue_has_forgotten_is_told_by_the_jobs_own_record(
 
 @pytest.mark.full
 def test_when_slurms_programs_cannot_authenticate_nothing_is_concluded(
-    runs: Speedruns, slurm: Slurm, world: World, story: Follow
+    runs: Speedruns, slurm: Slurm, world: World, story: Follow, operator: Operator
 ) -> None:
-    """BR-020: munge away for several polls; squeue's empty answer is no answer."""
-    with story("munge") as told:
+    """BR-020: munge away for several polls; squeue's empty answer is no answer. What is applied meanwhile waits."""
+    with story("munge") as told, story("waits") as waits:
         runs.apply(slow("munge", 4))
         job = runs.wait_phase("munge", "Training")["job"]
         slurm.stop("munged")
-        status = runs.wait("munge", "unreachable", lambda each: reachable(each, "False"))
-        assert status["phase"] == "Training"
-        assert condition(status, "BackendReachable")["reason"] == "SlurmUnreachable"
-        assert "unge" in condition(status, "BackendReachable")["message"]
+        runs.wait("munge", "unreachable", lambda each: reachable(each, "False"))
+        runs.apply(quick("waits"))
+        before = polls(operator)
+        until("three more polls", lambda: polls(operator) >= before + 3, timeout=60)  # squeue tries for seconds
+        for name, phase in (("munge", "Training"), ("waits", "Pending")):
+            status = runs.wait(name, "unreachable", lambda each: reachable(each, "False"))
+            assert status["phase"] == phase
+            said = condition(status, "BackendReachable")
+            assert said["reason"] == "SlurmUnreachable" and "unge" in said["message"]
+        assert world.jobs_ever(runs.get("waits")["metadata"]["uid"]) == []
         slurm.start("munged")
+        assert runs.wait_finished("waits")["phase"] == "Succeeded"
         assert runs.wait_finished("munge")["phase"] == "Succeeded"
-    assert told.never_went_back()
+    for each in (told, waits):
+        assert each.never_went_back(), each.phases()
+        assert [word for word, _ in each.said("BackendReachable")][-2:] == ["False", "True"]
     assert world.jobs_ever(runs.get("munge")["metadata"]["uid"]) == [job]
+    assert len(world.jobs_ever(runs.get("waits")["metadata"]["uid"])) == 1
+
+
+def polls(operator: Operator) -> int:
+    return int(str(operator.health()["polls"]))
 
 
 SILENT = """
