@@ -246,7 +246,7 @@ def test_requeued_by_an_administrator_it_starts_again_from_nothing(
 ) -> None:
     """BR-018: one job, two attempts of its own in one log; the numbers are those of the second."""
     with story("again") as told:
-        runs.apply(slow("again", 4))
+        runs.apply(slow("again", 8))
         job = runs.wait("again", "under way", lambda each: (each.get("step") or 0) >= 2)["job"]
         world.admin("scontrol", "update", f"JobId={job}", "Requeue=1")
         world.admin("scontrol", "requeue", job)
@@ -255,7 +255,11 @@ def test_requeued_by_an_administrator_it_starts_again_from_nothing(
         until("it may start", lambda: world.state(job) == "PENDING")
         world.slurm.command("scontrol", "update", f"JobId={job}", "StartTime=now")
         status = runs.wait_finished("again")
-    assert (status["phase"], status["train_time"], len(status["allocations"])) == ("Succeeded", "0.221s", 1)
+    assert status["allocations"][0]["requeues"] == 1
+    assert f"job {job} ran on " in (words := condition(status, "Started")["message"]) and "requeued 1 time" in words
+    told_of = [(type_, text) for type_, reason, text in runs.events("again") if reason == "Requeued"]
+    assert told_of == [("Warning", f"job {job} was requeued, not by the operator: it starts again from nothing")]
+    assert (status["phase"], status["train_time"], len(status["allocations"])) == ("Succeeded", "0.421s", 1)
     uid = runs.get("again")["metadata"]["uid"]
     assert world.jobs_ever(uid) == [job] and world.starts(uid) == [[job, job]]
     assert told.phases()[-5:] == ["Training", "Queued", "Compiling", "Training", "Succeeded"] or (

@@ -42,6 +42,12 @@ def test_every_state_word_long_or_short(state: JobState, word: str) -> None:
     assert squeue(f"17|{word}|{T10}|{T11}|N/A|node-a|{NAME}|None").state is state
 
 
+def test_what_completes_may_show_its_next_start() -> None:
+    """A job that is requeued has COMPLETING first, and beside it when it may start again."""
+    assert squeue(f"17|RUNNING|{T10}|{T11}|N/A|node-a|{NAME}|None").started is not None
+    assert squeue(f"17|COMPLETING|{T10}|{T11}|N/A|node-a|{NAME}|None").started is None
+
+
 @pytest.mark.parametrize("word", ["EXPEDITING", "", "?", "RUNNINGISH"])
 def test_a_word_that_nobody_knows_is_no_end_and_starts_nothing_without_a_node(word: str) -> None:
     assert squeue(f"17|{word}|{T10}|N/A|N/A||{NAME}|None").state is JobState.QUEUED

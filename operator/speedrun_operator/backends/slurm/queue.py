@@ -171,8 +171,9 @@ def _row(
         job_id=job_id,
         word=word,
         submitted=epoch(submitted),
-        # Of a job that waits it is a forecast, and of one that was cancelled as it waited, the time of that.
-        started=epoch(started) if node and not queued else None,
+        # Of a job that waits, or completes and is requeued, it is a forecast, and of one that was cancelled as it waited,
+        # the time of that.
+        started=epoch(started) if node and not queued and word != "COMPLETING" else None,
         ended=epoch(ended) if finished else None,  # before, it is the time limit
         node=node,
         name=name,
