@@ -171,8 +171,8 @@ def _row(
         job_id=job_id,
         word=word,
         submitted=epoch(submitted),
-        # Of a job that waits, or completes and is requeued, it is a forecast, and of one that was cancelled as it waited,
-        # the time of that.
+        # Of a job that waits, or completes to be requeued, it is a forecast; of one that was cancelled before it
+        # ran, the time of that.
         started=epoch(started) if node and not queued and word != "COMPLETING" else None,
         ended=epoch(ended) if finished else None,  # before, it is the time limit
         node=node,

@@ -203,7 +203,7 @@ say() { printf '\n@%s %s\n' "$nonce" "$*"; }
 mapfile -t asked
 say now "$(date +%s)"
 [ -z 'STORAGE' ] || say storage "$(room)"
-inquire '[0-9][^|]*[|]' squeue -h --me -t all -o 'SQUEUE_FORMAT'
+headed 'JOBID|' '[0-9][^|]*[|]' squeue --me -t all -o 'SQUEUE_FORMAT'
 code=$?
 say squeue "$code"
 [ "$code" = 0 ] || printf '%s\n' "$said"
@@ -234,7 +234,7 @@ for i in "${!names[@]}"; do
 done
 for ((i = 0; i < ${#absent[@]}; i += SACCT_NAMES)); do # one argument may not grow without bounds
   some=$(IFS=, && printf '%s' "${absent[*]:i:SACCT_NAMES}")
-  inquire '[0-9]+[|]' sacct -X -n -P --name="$some" -S "$(TZ=UTC date -d "@$oldest" +%FT%T)" -o SACCT_FIELDS
+  headed 'JobIDRaw|' '[0-9]+[|]' sacct -X -P --name="$some" -S "$(TZ=UTC date -d "@$oldest" +%FT%T)" -o SACCT_FIELDS
   say sacct "$?"
   for text in "$rows" "$said"; do [ -z "$text" ] || printf '%s\n' "$text"; done
 done
