@@ -70,6 +70,7 @@ async def _team(team: Team, settings: Settings, kube: Kube | None) -> list[Findi
 async def _login(login: Login, root: str, settings: Settings) -> AsyncIterator[Finding]:
     try:
         try:
+            login.check_key()
             who = await login.run("id -un; hostname", timeout=LOGIN_SECONDS)
         except (LoginError, ValueError) as error:
             reason = f"{error.reason}: " if isinstance(error, LoginError) else ""

@@ -42,7 +42,7 @@ from speedrun_operator.kube.served import GROUP_PATH, Served
 from speedrun_operator.kube.transport import tls_context
 from speedrun_operator.lifecycle.situation import Policy, Waiting
 from speedrun_operator.listeners import AddressFault, listening
-from speedrun_operator.login import Login, LoginTarget
+from speedrun_operator.login import Login, LoginTarget, NotRun
 from speedrun_operator.login_secret import LOGIN_PATIENCE_SECONDS, NoNamespace, secrets_namespace
 from speedrun_operator.logins import Logins
 from speedrun_operator.logs import configure_logging
@@ -73,6 +73,8 @@ async def run(settings: Settings) -> int:
     api: PlatformApi | None = None
     kube: Kube | None = None
     try:
+        if not settings.logins and not settings.login.missing:
+            slurm_login(settings).check_key()
         api = platform_api(settings.platform) if settings.platform.in_use else None
         held = access(settings, api)
         kube = Kube(held)
@@ -86,7 +88,7 @@ async def run(settings: Settings) -> int:
                 return 0 if cluster is None else await _serve(settings, instruments, cluster, stop)
             finally:
                 beat.cancel()
-    except (AccessError, AddressFault, NoNamespace) as error:
+    except (AccessError, AddressFault, NoNamespace, NotRun) as error:
         logger.error("%s", error)
         return CONFIGURATION_FAULT
     except Refused as error:

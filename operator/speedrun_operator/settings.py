@@ -72,8 +72,9 @@ class LoginSettings(Group):
     connect_timeout_seconds: Annotated[float, Field(gt=0)] = Field(
         default=200, description="For a connection; a per-user login pod may take three minutes to start."
     )
-    max_channels: Annotated[int, Field(ge=1, le=64)] = Field(
-        default=8, description="Commands at once on the one connection; sshd's MaxSessions is 10 by default."
+    max_channels: Annotated[int, Field(ge=1, le=8)] = Field(
+        default=8,
+        description="Commands at once on the one connection, at most 8; sshd's MaxSessions is 10 by default.",
     )
 
     @property

@@ -105,6 +105,28 @@ def test_fewer_results_than_wanted_is_failed_with_the_first_reason(runs: Speedru
     assert "3 of 3 runs have no result; run 0" in condition(status, "Finished")["message"]
 
 
+def test_a_run_that_fails_does_not_stop_the_next_and_is_not_done_again(runs: Speedruns, slurm: Slurm) -> None:
+    broken = Path(f"/home/{users.NAMES[0]}/broken.sh")  # the run's bash reads it first
+    broken.write_text('[ "$WHICH" != 1 ] || exit 3\n')
+    broken.chmod(0o644)
+    named = {"BASH_ENV": str(broken), "WHICH": "$(RUN)"}
+    spec = series_spec(3, 3) | {"env": [{"name": name, "value": value} for name, value in named.items()]}
+    try:
+        runs.apply(quick("mixed") | {"spec": spec})
+        status = runs.wait_finished("mixed")
+    finally:
+        broken.unlink()
+    assert [(each["phase"], each.get("val_loss"), each["reason"]) for each in status["runs"]] == [
+        ("Succeeded", 3.2782, "TargetReached"),
+        ("Failed", None, "JobFailed"),
+        ("Succeeded", 3.2782, "TargetReached"),
+    ]
+    assert (status["phase"], status["reason"], status["runsSummary"]) == ("Failed", "JobFailed", "2/3")
+    assert "1 of 3 runs have no result; run 1" in condition(status, "Finished")["message"]
+    assert (len(status["allocations"]), status["val_loss"]) == (1, 3.2782)
+    assert jobs_ever(slurm, runs.get("mixed")["metadata"]["uid"]) == [status["job"]]
+
+
 def test_env_and_parameters_reach_each_run_with_its_number_and_arm(runs: Speedruns) -> None:
     shown = Path(f"/home/{users.NAMES[0]}/show.sh")  # the run's bash reads it first
     shown.write_text('echo "seen $WHICH of $SIDE, pausing $PARAM_INTERVALMILLISECONDS"\n')

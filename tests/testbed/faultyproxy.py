@@ -9,9 +9,12 @@ import contextlib
 import http.client
 import json
 import re
+import socket
 import ssl
+import struct
 import threading
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -24,11 +27,16 @@ from testbed.pki import write_private
 KEPT = ("Authorization", "Accept", "Content-Type", "User-Agent")
 REASONS = {403: "Forbidden", 409: "Conflict", 422: "Invalid", 429: "TooManyRequests", 503: "ServiceUnavailable"}
 UPSTREAM_SECONDS = 330.0
+RESET = 0
+NO_LINGER = struct.pack("ii", 1, 0)  # a close that resets the connection, and not one that ends it
 
 
 @dataclass
 class Fault:
-    """Requests of `method` whose path (with its query) matches `path` and whose body has `having`: answered `times`."""
+    """Requests of `method` whose path (with its query) matches `path` and whose body has `having`: answered `times`.
+
+    `status`: RESET for no answer, and a connection that is reset. `agent`: how the client's User-Agent begins.
+    """
 
     method: str
     path: str
@@ -38,12 +46,24 @@ class Fault:
     headers: Mapping[str, str] = field(default_factory=dict)
     passed_on: bool = False
     """The request reaches the API server all the same: only its answer is lost."""
+    agent: str = ""
     done: int = 0
 
-    def meets(self, method: str, path: str, body: bytes) -> bool:
+    def meets(self, method: str, path: str, body: bytes, agent: str) -> bool:
         if self.done >= self.times or method != self.method or self.having not in body:
             return False
-        return re.search(self.path, path) is not None
+        return agent.startswith(self.agent) and re.search(self.path, path) is not None
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A request that came in `at` so many seconds (time.monotonic), and the fault that it was answered with, if any."""
+
+    at: float
+    method: str
+    path: str
+    agent: str
+    fault: Fault | None
 
 
 class FaultyProxy:
@@ -53,6 +73,8 @@ class FaultyProxy:
         self.target = target
         self.authority = pki / "ca.crt"
         self.faults: list[Fault] = []
+        self.seen: list[Seen] = []
+        self._streams: set[socket.socket] = set()
         self._lock = threading.Lock()
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
         self._server.daemon_threads = True
@@ -93,12 +115,31 @@ class FaultyProxy:
         with self._lock:
             self.faults.clear()
 
-    def fault_for(self, method: str, path: str, body: bytes) -> Fault | None:
+    def cut(self) -> None:
+        """Break off every answer that is on its way, watches above all; who watches has to ask again."""
         with self._lock:
-            found = next((each for each in self.faults if each.meets(method, path, body)), None)
+            for each in self._streams:
+                with contextlib.suppress(OSError):
+                    socket.socket.shutdown(each, socket.SHUT_RDWR)  # beneath TLS, whose state is another thread's
+
+    def fault_for(self, method: str, path: str, body: bytes, agent: str) -> Fault | None:
+        with self._lock:
+            found = next((each for each in self.faults if each.meets(method, path, body, agent)), None)
             if found is not None:
                 found.done += 1
+            self.seen.append(Seen(time.monotonic(), method, path, agent, found))
             return found
+
+    @contextlib.contextmanager
+    def streaming(self, connection: socket.socket) -> Iterator[None]:
+        """An answer is on its way over `connection`."""
+        with self._lock:
+            self._streams.add(connection)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._streams.discard(connection)
 
 
 def _handler(proxy: FaultyProxy) -> type[BaseHTTPRequestHandler]:
@@ -115,12 +156,18 @@ def _handler(proxy: FaultyProxy) -> type[BaseHTTPRequestHandler]:
 
         def _pass(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            fault = proxy.fault_for(self.command, self.path, body)
+            fault = proxy.fault_for(self.command, self.path, body, self.headers.get("User-Agent") or "")
             if fault is None:
-                self._forward(body)
+                with proxy.streaming(self.connection):
+                    self._forward(body)
                 return
             if fault.passed_on:
                 self._ask(body)
+            if fault.status == RESET:
+                self.close_connection = True
+                self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, NO_LINGER)
+                self.connection.close()
+                return
             reason = REASONS.get(fault.status, "InternalError")
             message = f"the test's proxy answers {fault.status}"
             answer = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": fault.status}

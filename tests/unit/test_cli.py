@@ -289,6 +289,39 @@ def test_a_kubeconfig_that_cannot_be_used(tmp_path: Path, command: str, code: in
     assert "Traceback" not in done.stderr
 
 
+OPEN = (
+    "is open to every user of this machine (mode 0{mode:o}, owner {uid}, group {gid}). Close it with `chmod 600 {path}`"
+)
+
+
+@pytest.mark.parametrize(
+    ("mode", "says"),
+    [
+        (0o644, OPEN),
+        (0o446, OPEN),
+        (0o640, "The private key {path} cannot be used: "),
+        (None, "Cannot read the private key {path}: No such file or directory"),
+    ],
+    ids=["read by all", "written by all", "read by its group, and no key", "absent"],
+)
+@pytest.mark.parametrize(("command", "code"), [("run", 78), ("check", 1)])
+def test_a_login_key_that_cannot_be_used(tmp_path: Path, command: str, code: int, mode: int | None, says: str) -> None:
+    """BR-009: told as it starts, before anybody is asked anything. A key that its group may read is read."""
+    path = tmp_path / "key"
+    if mode is not None:
+        path.write_text("no key")
+        path.chmod(mode)
+    (tmp_path / "kubeconfig").write_text("a: b")
+    login = {"host": "127.0.0.1", "port": "1", "user": "me", "key-file": path, "known-hosts-file": "/dev/null"}
+    argv = [sys.executable, "-m", "speedrun_operator.cli", command, f"--kubeconfig={tmp_path / 'kubeconfig'}"]
+    argv += ["--health-address=", *(f"--login.{name}={value}" for name, value in login.items())]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == code
+    wanted = says.format(path=path, mode=mode or 0, uid=os.getuid(), gid=os.getgid())
+    assert wanted in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_a_reader_that_goes_away_is_no_fault() -> None:
     argv = f"set -o pipefail; {shlex.quote(sys.executable)} -m speedrun_operator.cli crd | true"
     done = subprocess.run(["bash", "-c", argv], capture_output=True, text=True, check=False)

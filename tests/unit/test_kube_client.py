@@ -132,8 +132,9 @@ async def test_a_wait_that_is_asked_for(
     assert raised.value.retry_after == seconds
 
 
+@pytest.mark.parametrize("how", ["request", "watch"])
 async def test_after_a_wait_was_asked_for_nobody_asks_before(
-    server: tuple[Server, str], kube: Kube, monkeypatch: pytest.MonkeyPatch
+    how: str, server: tuple[Server, str], kube: Kube, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now, slept = 100.0, []
     monkeypatch.setattr(client, "_now", lambda: now)
@@ -146,7 +147,10 @@ async def test_after_a_wait_was_asked_for_nobody_asks_before(
     monkeypatch.setattr(client.asyncio, "sleep", sleep)
     server[0].says(429, status(429, "slowly"), {"Retry-After": "7"})
     with pytest.raises(Unavailable):
-        await kube.get_speedrun("lab", "mine")
+        if how == "request":
+            await kube.get_speedrun("lab", "mine")
+        else:
+            await anext(kube.watch("/api/v1/pods", query=[], silence=9))
     server[0].answer = server[0].ok
     await kube.get_speedrun("lab", "another")
     assert slept == [7.0]

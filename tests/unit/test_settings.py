@@ -133,6 +133,8 @@ def test_namespaces_of_flags(flags: list[str]) -> None:
         ("--login.port=0", "login.port: Input should be greater than 0"),
         ("--login.port=65536", "login.port: Input should be less than 65536"),
         ("--login.port=ssh", "login.port: Input should be a valid integer"),
+        ("--login.max-channels=0", "login.max_channels: Input should be greater than or equal to 1"),
+        ("--login.max-channels=9", "login.max_channels: Input should be less than or equal to 8"),
         ("--login.host=login node", "login.host: String should match"),
         ("--login.user=alice\n", "login.user: String should match"),
         ("--slurm.poll-seconds=0.5", "slurm.poll_seconds: Input should be greater than or equal to 1"),

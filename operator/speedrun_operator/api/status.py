@@ -99,6 +99,7 @@ class Allocation(StatusModel):
     time_limit_seconds: int | None = Field(default=None, description="Its time limit, where it is not the plan's.")
     avoids: tuple[str, ...] | None = Field(default=None, description="Nodes that earlier allocations found broken.")
     ending: str | None = Field(default=None, description="Why the operator ends it; written before it is cancelled.")
+    requeues: int | None = Field(default=None, description="How often its job was taken back to the queue.")
     login: str | None = Field(default=None, description="Login that submits it, where namespaces have their own.")
 
 

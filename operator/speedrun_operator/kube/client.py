@@ -118,7 +118,7 @@ class Kube:
                 answer.close()
                 answer = await self._transport.open(await self._renewed(used, body), target, headers, silence)
             if answer.status >= 400:
-                raise _error(answer.status, await answer.read(), answer.headers.get("Retry-After"))
+                raise self._refusal(answer.status, await answer.read(), answer.headers.get("Retry-After"))
             left = b""
             while chunk := await answer.content.readany():
                 *lines, left = (left + chunk).split(b"\n")
@@ -157,11 +157,15 @@ class Kube:
             raise Unavailable(0, f"the API server does not answer: {error or type(error).__name__}") from error
         self._tell(reply.warnings, f"{method} {path}")
         if reply.status >= 400:
-            refusal = _error(reply.status, reply.body, reply.retry_after)
-            if refusal.retry_after:
-                self._rest_until = _now() + min(refusal.retry_after, LONGEST_REST)
-            raise refusal
+            raise self._refusal(reply.status, reply.body, reply.retry_after)
         return reply
+
+    def _refusal(self, status: int, data: bytes, retry_after: str | None) -> ApiError:
+        """What to raise; where the server asks for a rest, nobody asks it anything before."""
+        refusal = _error(status, data, retry_after)
+        if refusal.retry_after:
+            self._rest_until = max(self._rest_until, _now() + min(refusal.retry_after, LONGEST_REST))
+        return refusal
 
     async def _renewed(self, used: Credentials, answer: bytes) -> Credentials:
         """Another credential than the refused one. Raises Refused where there is none."""

@@ -82,6 +82,8 @@ def after_observation(
             ended |= {"reason": allocation.ending, "message": allocation.message}
         return allocation.model_copy(update=ended)
     why = {} if allocation.ending else _why(seen)
+    if _began_anew(allocation, seen):
+        facts["requeues"] = (allocation.requeues or 0) + 1
     if seen.state is JobState.RUNNING:
         return allocation.model_copy(update={**facts, "state": AllocationState.RUNNING, **why})
     # Where somebody requeued it, nothing of its earlier start holds any more.
@@ -110,6 +112,14 @@ def with_ending(allocation: Allocation, reason: str, message: str) -> Allocation
     return allocation.model_copy(update={"ending": str(reason), "message": _short(message)})
 
 
+def _began_anew(allocation: Allocation, seen: Observed) -> bool:
+    """Whether somebody, or Slurm after a node's death, took the same job back: seen as it waits, or only afterwards."""
+    if seen.job_id not in (None, allocation.job_id) or allocation.state is not AllocationState.RUNNING:
+        return False
+    other = None not in (allocation.started, seen.started) and allocation.started != seen.started
+    return seen.state is JobState.QUEUED or other
+
+
 def has_started(allocation: Allocation) -> bool:
     return allocation.started is not None or allocation.state is AllocationState.RUNNING
 
@@ -120,9 +130,10 @@ def submitted_words(allocation: Allocation) -> str:
 
 
 def started_words(allocation: Allocation) -> str:
-    """Where its job runs, or ran."""
+    """Where its job runs, or ran, and whether it is at its first attempt."""
     where = f" on {allocation.node}" if allocation.node else ""
-    return f"job {allocation.job_id} {'ran' if allocation.state is AllocationState.ENDED else 'runs'}{where}"
+    again = f", requeued {requeues} {'time' if requeues == 1 else 'times'}" if (requeues := allocation.requeues) else ""
+    return f"job {allocation.job_id} {'ran' if allocation.state is AllocationState.ENDED else 'runs'}{where}{again}"
 
 
 def _why(seen: Observed) -> dict[str, str | None]:

@@ -72,6 +72,9 @@ def _jobs(old: Status, new: Status) -> list[Notice]:
             )
         if each.job_id is not None and (was is None or was.job_id is None):
             told.append(Notice(False, Reason.SUBMITTED.value, submitted_words(each)))
+        if each.requeues and (was is None or was.requeues != each.requeues):
+            what = f"job {each.job_id} was requeued, not by the operator: it starts again from nothing"
+            told.append(Notice(True, "Requeued", what))
         if has_started(each) and (was is None or not has_started(was)):
             told.append(Notice(False, Reason.STARTED.value, started_words(each)))
     return told

@@ -12,7 +12,7 @@
     │     HostKeyMismatch             a person must look: another machine, or a new key
     │     HostKeyUnknown              known_hosts has no key for this host
     │     KnownHostsUnusable          known_hosts is missing or malformed
-    │     LoginKeyUnusable            the private key is missing, unreadable, encrypted or no key
+    │     LoginKeyUnusable            the private key is missing, unreadable, open to all, encrypted or no key
     │     ShellUnavailable            logged in, but the account did not start bash
     │     LoginClosed                 this process is ending
     └── OutcomeUnknown    The command may have run, wholly, partly or not. Look at what it would have changed

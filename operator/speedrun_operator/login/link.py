@@ -112,7 +112,7 @@ async def open_link(target: LoginTarget, trust: Trust, on_lost: Callable[[Link, 
     `on_lost` is called once when the link has ended, for whatever reason, but not before this returns.
     """
     pins = find_pins(trust.known_hosts, target)
-    key = load_private_key(target, trust)
+    key = load_private_key(target, trust.key)
     peer = _Peer(pins)
     _provide_local_user()
     try:

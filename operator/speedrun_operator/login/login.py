@@ -18,7 +18,7 @@ from .errors import LoginError, NotRun, OutcomeUnknown, Reason
 from .frame import Request, encode
 from .keeper import Keeper
 from .link import ChannelRefused, Link, LinkLost, quiet_asyncssh
-from .target import LoginTarget, load_private_key, read_trust
+from .target import LoginTarget, check_key, load_private_key, read_trust
 
 MAX_OUTPUT = 4 * 1024 * 1024  # bytes of stdout
 LATENCY_BOUNDS = (0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)  # seconds
@@ -70,7 +70,11 @@ class Login:
 
     def check_files(self) -> None:
         """Read key and known_hosts without connecting. Raises NotRun naming the file and the remedy."""
-        load_private_key(self.target, read_trust(self.target))
+        load_private_key(self.target, read_trust(self.target).key)
+
+    def check_key(self) -> None:
+        """The same of the key alone, and that not all may read it. Raises NotRun naming the file and the remedy."""
+        check_key(self.target)
 
     def renew(self, target: LoginTarget) -> None:
         """Another key, or other known_hosts, of the same user: the next command connects anew, those under way end."""

@@ -17,6 +17,8 @@ import asyncssh
 
 from .errors import NotRun, Reason
 
+MOST_CHANNELS = 8
+
 
 @dataclass(frozen=True, kw_only=True)
 class LoginTarget:
@@ -36,7 +38,7 @@ class LoginTarget:
     """A per-user login pod takes up to three minutes to start."""
     patience: float = math.inf
     """So long a command waits for a connection that is being made, at most; the attempt goes on without it."""
-    max_channels: int = 8
+    max_channels: int = MOST_CHANNELS
     """Commands at once. sshd's MaxSessions is 10 by default, and the login may be used for other things too."""
     keepalive_interval: float = 15.0
     keepalive_count: int = 3
@@ -52,8 +54,10 @@ class LoginTarget:
                 raise ValueError(f"login {name} {value!r}: give a name without spaces or control characters")
         if not 0 < self.port < 65536:
             raise ValueError(f"login port {self.port}: give a number from 1 to 65535")
-        if self.max_channels < 1 or self.keepalive_count < 1:
-            raise ValueError("login max_channels and keepalive_count: give at least 1")
+        if not 1 <= self.max_channels <= MOST_CHANNELS:
+            raise ValueError(f"login max_channels {self.max_channels}: give a number from 1 to {MOST_CHANNELS}")
+        if self.keepalive_count < 1:
+            raise ValueError("login keepalive_count: give at least 1")
         times = (self.connect_timeout, self.patience, self.keepalive_interval, self.backoff_first, self.backoff_longest)
         if min(times) <= 0:
             raise ValueError("login time-outs, patience, keepalive_interval and back-off: give more than 0 seconds")
@@ -75,11 +79,26 @@ def read_trust(target: LoginTarget) -> Trust:
     return Trust(_read_known_hosts(target), _read_key(target))
 
 
-def load_private_key(target: LoginTarget, trust: Trust) -> asyncssh.SSHKey:
+def check_key(target: LoginTarget) -> None:
+    """What a person should hear before anything runs. Raises NotRun (LoginKeyUnusable), also where all may read it.
+
+    Its group may: that is what an fsGroup gives. A running operator goes on with a key whose mode somebody changes.
+    """
+    key = _read_key(target)
+    if isinstance(target.key, Path) and target.key.stat().st_mode & (stat.S_IROTH | stat.S_IWOTH):
+        raise NotRun(
+            Reason.LOGIN_KEY_UNUSABLE,
+            f"The private key {target.key} is open to every user of this machine{_mode(target.key)}. Close it with "
+            f"`chmod 600 {target.key}` (a Secret's volume: defaultMode 0440), and make a new key if others had access.",
+        )
+    load_private_key(target, key)
+
+
+def load_private_key(target: LoginTarget, key: bytes) -> asyncssh.SSHKey:
     """The key to log in with. Raises NotRun (LoginKeyUnusable)."""
     place = target.key if isinstance(target.key, Path) else f"in {target.origin}"
     try:
-        return asyncssh.import_private_key(trust.key)
+        return asyncssh.import_private_key(key)
     except ValueError as error:  # asyncssh's key errors; their texts hold nothing of the key
         raise NotRun(
             Reason.LOGIN_KEY_UNUSABLE,

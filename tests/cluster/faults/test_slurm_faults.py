@@ -61,6 +61,7 @@ def _begun(long_waits: Speedruns) -> None:
     """See the module."""
 
 
+@pytest.mark.full
 def test_a_node_that_is_declared_dead_is_followed_by_another_allocation(
     runs: Speedruns, world: World, story: Follow
 ) -> None:
@@ -71,6 +72,34 @@ def test_a_node_that_is_declared_dead_is_followed_by_another_allocation(
         declare_dead(world, FIRST)
         retried(runs, world, first, "0.421s")
     assert told.phases()[-1] == "Succeeded" and "Failed" not in told.phases()
+
+
+def test_what_was_finished_before_a_node_died_is_kept(runs: Speedruns, world: World) -> None:
+    """Three runs in one allocation, of which the second sees the node die: the next has the second and the third."""
+    wanted = slow("series", 4, valLoss="3.2$(RUN)", intervalMilliseconds=600)
+    runs.apply(on(FIRST, wanted, runs=3, runsPerAllocation=3))
+    first = runs.wait(
+        "series", "in its second run", lambda each: (each.get("runsSummary"), each["phase"]) == ("1/3", "Training")
+    )["job"]
+    declare_dead(world, FIRST)
+    waits = runs.wait("series", "waiting for another", lambda each: bool(each.get("nextAttemptTime")))
+    assert (waits["phase"], waits["runsSummary"], waits["runs"][0]["val_loss"]) == ("Pending", "1/3", 3.2)
+    status = runs.wait_finished("series", timeout=90)
+    assert (status["phase"], status["runsSummary"], status["val_loss"]) == ("Succeeded", "3/3", 3.21)
+    assert [(each["reason"], each["runs"]) for each in status["allocations"]] == [
+        ("NodeFailure", [0, 1, 2]),
+        ("Completed", [1, 2]),
+    ]
+    results = [(each["index"], each["allocation"], each["val_loss"], each["counted"]) for each in status["runs"]]
+    assert results == [(0, 0, 3.2, True), (1, 1, 3.21, True), (2, 1, 3.22, True)]
+    assert {each["train_time"] for each in status["runs"]} == {"0.221s"}
+    uid = runs.get("series")["metadata"]["uid"]
+    assert world.starts(uid) == [[first], [status["job"]]]
+    assert world.jobs_ever(uid) == sorted([first, status["job"]])
+    kept, again = ((each / "log").read_text() for each in world.ledgers(uid))
+    began = [re.findall(r"^SPEEDRUN run=(\d) begin", text, re.MULTILINE) for text in (kept, again)]
+    assert began == [["0", "1"], ["1", "2"]]
+    assert [text.count("val_loss:") for text in (kept, again)] == [1, 2]
 
 
 @pytest.mark.full
@@ -225,6 +254,10 @@ def test_requeued_by_an_administrator_it_starts_again_from_nothing(
         until("it may start", lambda: world.state(job) == "PENDING")
         world.slurm.command("scontrol", "update", f"JobId={job}", "StartTime=now")
         status = runs.wait_finished("again")
+    assert status["allocations"][0]["requeues"] == 1
+    assert f"job {job} ran on " in (words := condition(status, "Started")["message"]) and "requeued 1 time" in words
+    told_of = [(type_, text) for type_, reason, text in runs.events("again") if reason == "Requeued"]
+    assert told_of == [("Warning", f"job {job} was requeued, not by the operator: it starts again from nothing")]
     assert (status["phase"], status["train_time"], len(status["allocations"])) == ("Succeeded", "0.421s", 1)
     uid = runs.get("again")["metadata"]["uid"]
     assert world.jobs_ever(uid) == [job] and world.starts(uid) == [[job, job]]

@@ -137,6 +137,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"login": merged(LOGIN, {"keySecret": ""})}, "/login/keySecret"),
     ({"login": merged(LOGIN, {"user": ""})}, "/login/user"),
     ({"login": merged(LOGIN, {"port": 0})}, "/login/port"),
+    ({"login": merged(LOGIN, {"maxChannels": 9})}, "/login/maxChannels"),
     ({"logins": {"a": {"secret": "a"}}}, "/logins/a': missing property 'host'"),
     ({"login": LOGIN, "logins": {"a": {"host": "h"}}}, "/logins/a': missing property 'secret'"),
     ({"login": LOGIN, "logins": {"A": {"secret": "a"}}}, "invalid propertyName 'A'"),

@@ -86,9 +86,22 @@ def test_a_late_outcome_changes_nothing(before: Allocation, outcome: Outcome) ->
         pytest.param(
             WORKS,
             queued("BeginTime"),
-            {"state": QUEUED, "started": None, "node": None, "reason": "BeginTime"},
+            {"state": QUEUED, "started": None, "node": None, "reason": "BeginTime", "requeues": 1},
             id="requeued by somebody",
         ),
+        pytest.param(
+            WORKS.model_copy(update={"requeues": 1}),
+            running(started=at(8)),
+            {"started": at(8), "requeues": 2},
+            id="requeued, and started again between two polls",
+        ),
+        pytest.param(
+            WAITS.model_copy(update={"requeues": 1}),
+            running(),
+            {"state": RUNNING, "started": at(3), "node": "node-a"},
+            id="starts again: that was counted",
+        ),
+        pytest.param(WORKS, running(started=None), {}, id="nobody says when it started"),
         pytest.param(WORKS, ended(log_complete=False), {}, id="ended, but its log is not read to the end"),
         pytest.param(
             WAITS,

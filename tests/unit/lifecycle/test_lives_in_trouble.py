@@ -148,6 +148,7 @@ LIVES: dict[str, list[Row]] = {
             "Queued",
             "BeginTime",
             "-Started",
+            tells=["Requeued"],
             shows=dict.fromkeys(["val_loss", "train_time", "step", "node"]),
         ),
         Row(

@@ -79,7 +79,22 @@ REFUSED = condition("Admitted", "False", "UnknownRecipe", "there are others")
             id="an older one started",
         ),
         pytest.param(
-            status(allocations=(job(0, RUNNING, node="node-a"),)), status(allocations=(job(0),)), [], id="requeued"
+            status(allocations=(job(0, RUNNING, node="node-a"),)),
+            status(allocations=(job(0, requeues=1),)),
+            [(True, "Requeued", "job 17 was requeued, not by the operator: it starts again from nothing")],
+            id="requeued",
+        ),
+        pytest.param(
+            status(allocations=(job(0, requeues=1),)),
+            status(allocations=(job(0, RUNNING, node="node-a", requeues=1),)),
+            [(False, "Started", "job 17 runs on node-a, requeued 1 time")],
+            id="requeued, and started again",
+        ),
+        pytest.param(
+            status(allocations=(job(0, RUNNING, node="node-a", requeues=2),)),
+            status(allocations=(job(0, RUNNING, node="node-a", requeues=2),)),
+            [],
+            id="requeued before",
         ),
         pytest.param(
             status(allocations=(allocation(0),)),

@@ -42,7 +42,9 @@ def refusal(settings: LoginTarget) -> NotRun:
         ({"host": "a b"}, "host"),
         ({"user": "alice\n"}, "user"),
         ({"port": 0}, "1 to 65535"),
-        ({"max_channels": 0}, "at least 1"),
+        ({"max_channels": 0}, "from 1 to 8"),
+        ({"max_channels": 9}, "from 1 to 8"),
+        ({"keepalive_count": 0}, "at least 1"),
         ({"connect_timeout": 0}, "more than 0"),
     ],
 )

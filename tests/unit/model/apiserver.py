@@ -8,6 +8,7 @@ import json
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 
 from speedrun_operator.api.names import API_VERSION, FINISHED_LABEL, KIND
@@ -51,6 +52,9 @@ class ApiServer:
     events: set[tuple[str, str]] = field(default_factory=set)
     list_stale: bool = False
     listed_stale: float = -1000.0
+    ahead: float = 0.0
+    history: dict[str, list[Json]] = field(default_factory=dict)
+    on_restored: Callable[[Json], None] = lambda raw: None
 
     # --- what people do -------------------------------------------------------------------------------------------
 
@@ -63,7 +67,7 @@ class ApiServer:
             "name": name,
             "uid": uid,
             "generation": 1,
-            "creationTimestamp": rfc3339(now()),
+            "creationTimestamp": self._time(),
         }
         self._store({"apiVersion": API_VERSION, "kind": KIND, "metadata": metadata, "spec": spec}, "ADDED")
 
@@ -78,11 +82,26 @@ class ApiServer:
         if (raw := self.objects.get(name)) is not None:
             self._store(patched(raw, {"metadata": metadata}))
 
+    def restore(self, name: str, *, anew: bool) -> None:
+        """A back-up is put back: an earlier status, on the object itself or on another one of its name and spec."""
+        raw = self.objects.get(name)
+        if raw is None or raw["metadata"].get("deletionTimestamp"):
+            return
+        kept = self.history.get(raw["metadata"]["uid"]) or [{}]
+        status = copy.deepcopy(kept[len(kept) // 2])
+        if anew:
+            self.delete(name)
+            self.create(name, raw["spec"])  # not where the old one is still held
+        if (there := self.objects.get(name)) is not None and not there["metadata"].get("deletionTimestamp"):
+            new = {**there, "status": status}
+            self.on_restored(new)
+            self._store(new)
+
     def delete(self, name: str) -> None:
         if (raw := self.objects.get(name)) is None or raw["metadata"].get("deletionTimestamp"):
             return
         if raw["metadata"].get("finalizers"):
-            self.meddle(name, {"deletionTimestamp": rfc3339(now())})
+            self.meddle(name, {"deletionTimestamp": self._time()})
         else:
             self._drop(raw)
 
@@ -113,6 +132,9 @@ class ApiServer:
         self.before.pop(raw["metadata"]["name"], None)
         self._tell("DELETED", raw)
 
+    def _time(self) -> str:
+        return rfc3339(now() + timedelta(seconds=self.ahead))
+
     def _tell(self, how: str, raw: Json) -> None:
         for watcher in self.watchers:
             watcher(how, copy.deepcopy(raw))
@@ -134,6 +156,7 @@ class ApiServer:
         json.dumps(body, allow_nan=False)
         new = patched(raw, {"status": body["status"]})
         self.on_status(new)
+        self.history.setdefault(new["metadata"]["uid"], []).append(new["status"])
         return self._store(new)
 
     def list(self, labels: str, limit: int, token: str, *, stale: bool) -> Json:

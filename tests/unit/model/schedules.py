@@ -137,6 +137,11 @@ def _exposed(world: World, act: Act) -> None:
     world.api.meddle(_name(act), {"finalizers": [] if act.with_ == "mine" else [FINALIZER]})
 
 
+def _clocks(world: World, act: Act) -> None:
+    world.ahead, world.api.ahead = {"mine": (600.0, -600.0), "other": (-600.0, 600.0)}[_name(act)]
+    later(world, act.span, lambda: setattr(world, "ahead", 0.0))
+
+
 ACTS: dict[str, Callable[[World, Act], Any]] = {
     "login down": _login_down,
     "controller down": _controller,
@@ -156,6 +161,10 @@ ACTS: dict[str, Callable[[World, Act], Any]] = {
     "deleted": lambda world, act: world.api.delete(_name(act)),
     "deleted and made again": _again,
     "finalizer changed": _exposed,
+    "clocks apart": _clocks,
+    "restored": lambda world, act: world.api.restore(_name(act), anew=False),
+    "restored anew": lambda world, act: world.api.restore(_name(act), anew=True),
+    "annotations stripped": lambda world, act: world.api.meddle(_name(act), {"annotations": None}),
     "label by mistake": lambda world, act: world.api.meddle(_name(act), {"labels": {FINISHED_LABEL: "true"}}),
     "commands": lambda world, act: world.wire.fates.extend(act.with_),
     "requests": lambda world, act: world.api.fates.extend(act.with_),
@@ -215,7 +224,10 @@ acts = st.one_of(
         Act,
         AFTER,
         st.sampled_from(
-            ["suspended", "deleted", "deleted and made again", "finalizer changed", "label by mistake"],
+            [
+                *("suspended", "deleted", "deleted and made again", "finalizer changed", "label by mistake"),
+                *("clocks apart", "restored", "restored anew", "annotations stripped"),
+            ],
         ),
         SPANS,
         st.sampled_from(NAMES),

@@ -124,6 +124,34 @@ FOUND: Mapping[str, tuple[Life, dict[str, Any]]] = {
         ),
         WELL,
     ),
+    "the operator's clock is ten minutes ahead of the cluster's, and then the same": (
+        Life((SPEC,), fates=(LONG,), acts=(Act(0, "clocks apart", 100, "mine"),)),
+        {**WELL, "job": "19"},
+    ),
+    "ten minutes behind, and its submission hangs": (
+        Life(
+            (SPEC,),
+            fates=(LONG,),
+            acts=(Act(0, "clocks apart", 400, "other"), Act(0, "commands", with_=("lost",))),
+        ),
+        {**WELL, "job": "19"},
+    ),
+    "a back-up takes it to before its job, which has its result by now": (
+        Life((SPEC,), acts=(Act(60, "restored", with_="mine"),)),
+        {**WELL, "job": "19"},
+    ),
+    "a back-up takes it back as its job runs": (
+        Life((SPEC,), fates=(LONG,), acts=(Act(100, "restored", with_="mine"),)),
+        {**WELL, "job": "19"},
+    ),
+    "annotations and finalizer are stripped as its job runs": (
+        Life(
+            (SPEC,),
+            fates=(LONG,),
+            acts=(Act(100, "annotations stripped", with_="mine"), Act(0, "finalizer changed", with_="mine")),
+        ),
+        {**WELL, "job": "19"},
+    ),
     "the operator is killed as it submits": (
         Life((SPEC,), acts=(Act(0.15, "operator killed", 5, "goes on"),)),
         {**WELL, "job": "19"},

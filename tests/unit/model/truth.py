@@ -75,6 +75,11 @@ class Truth:
             self.holds(not again, f"{job.name} started twice, as {each.id} and {job.id}")
         self.holds(job.name not in self.ended, f"{job.name} starts, and was said to have ended")
 
+    def restored(self, raw: Json) -> None:
+        """Somebody put a status back: what was said after it counts no more, and the finalizer may be missing."""
+        self.said[raw["metadata"]["uid"]] = Status.model_validate(raw["status"])
+        self.exposed.add(raw["metadata"]["uid"])
+
     def gone(self, raw: Json) -> None:
         """An object is gone: so are its jobs, or it was said that they are not; unless somebody took the finalizer."""
         uid = raw["metadata"]["uid"]

@@ -9,6 +9,7 @@ from datetime import timedelta
 
 from speedrun_operator.api.spec import Backend as Kind
 from speedrun_operator.backends.slurm.backend import SlurmBackend, SlurmSite
+from speedrun_operator.clock import Clock
 from speedrun_operator.kube.client import Json
 from speedrun_operator.lifecycle.situation import Policy
 from speedrun_operator.planning import Site
@@ -22,7 +23,7 @@ from unit.model.job import Fate, Job
 from unit.model.shell import Shell
 from unit.model.slurm import Slurm
 from unit.model.truth import OURS, Truth
-from unit.model.virtual import CLOCK, seconds
+from unit.model.virtual import CLOCK, now, seconds
 from unit.model.watcher import ModelWatcher, Stream
 from unit.model.wire import ModelLogin, Wire
 
@@ -47,10 +48,10 @@ class Operator:
             policy=Policy(never_after=timedelta(seconds=60)),
             poll_seconds=POLL,
             release_seconds=RELEASE,
-            clock=CLOCK,
+            clock=world.clock,
         )
         self.engine = Engine(kube=self._kube, backends={Kind.SLURM: backend}, setup=setup)
-        resync = Resync(self._kube, self.engine, lambda: [backend], [NAMESPACE], clock=CLOCK)
+        resync = Resync(self._kube, self.engine, lambda: [backend], [NAMESPACE], clock=world.clock)
         self.watcher = ModelWatcher(world.api, self._kube, self.engine, world.stream)
         self._tasks = [
             asyncio.create_task(each) for each in (self.engine.run(), resync.run(RESYNC), self.watcher.run())
@@ -96,8 +97,12 @@ class World:
         self.slurm.on_submitted, self.slurm.on_start = self.truth.submitted, self.truth.started
         self.slurm.on_cancelled = self.truth.cancelled
         self.api.on_status, self.api.on_gone = self.truth.status, self.truth.gone
+        self.api.on_restored = self.truth.restored
         Tracebacks(self.truth).listen()
         self.operators: list[Operator] = []
+        self.ahead = 0.0
+        self.clock = Clock(now=lambda: now() + timedelta(seconds=self.ahead), monotonic=seconds)
+        """The operator's; the cluster's is the world's own, and the API server has another (`api.ahead`)."""
         self._home = accounting
         self._strangers()
 

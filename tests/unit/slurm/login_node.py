@@ -25,10 +25,14 @@ PATH = "lab/mine-0f0e0d0c/alloc-0"
 SINCE = datetime(2026, 7, 1, 12, tzinfo=UTC)
 PROGRAM = """#!/bin/bash
 printf '%s\\n' "$*" >>"{folder}/asked"
+case " $* " in *' -h '* | *' -n '*) ;; *) printf '{heading}' ;; esac
 cat "{folder}/stdout"
 cat "{folder}/stderr" >&2
 exit {code}
 """
+
+
+HEADINGS = {"squeue": "JOBID|STATE|NAME\\n", "sacct": "JobIDRaw|State|JobName\\n"}
 
 
 class LoginNode:
@@ -46,14 +50,17 @@ class LoginNode:
             (self.programs / tool).symlink_to(found)
         self.says("squeue")
 
-    def says(self, program: str, stdout: str | bytes = "", stderr: str = "", code: int = 0) -> None:
-        """What a program prints from now on, and its exit code."""
+    def says(
+        self, program: str, stdout: str | bytes = "", stderr: str = "", code: int = 0, *, heading: bool = True
+    ) -> None:
+        """What a program prints from now on, and its exit code; `heading`: where it works, above its rows."""
         folder = self.folder / program
         folder.mkdir(exist_ok=True)
         (folder / "stdout").write_bytes(stdout if isinstance(stdout, bytes) else stdout.encode())
         (folder / "stderr").write_text(stderr)
         path = self.programs / program
-        path.write_text(PROGRAM.format(folder=folder, code=code))
+        above = HEADINGS.get(program, "") if heading and code == 0 else ""
+        path.write_text(PROGRAM.format(folder=folder, code=code, heading=above))
         path.chmod(0o755)
 
     def asked(self, program: str) -> list[str]:

@@ -23,13 +23,52 @@ ACCEPTED = {
 }
 
 
+IN_THE_QUEUE = f"{NAME} 1042 1782900000 PENDING Priority\n"
+SQUEUE_OF_TWO_LOOKS = """#!/bin/bash
+[ ! -s "{folder}/asked" ] || cat "{folder}/second"
+echo "$*" >>"{folder}/asked"
+"""
+
+
+def looked_up(node: LoginNode, second: str) -> None:
+    """squeue, whose first look shows nothing and whose second one shows `second`."""
+    node.says("squeue")
+    folder = node.folder / "squeue"
+    (folder / "second").write_text(second)
+    (node.programs / "squeue").write_text(SQUEUE_OF_TWO_LOOKS.format(folder=folder))
+
+
 @pytest.mark.parametrize("form", ACCEPTED)
 def test_the_jobs_number_is_found(node: LoginNode, form: str) -> None:
-    """BR-012: never the cluster's name. BR-013: never a number of a site's chatter."""
+    """BR-012: never the cluster's name, and the job is found again. BR-013: never a number of a site's chatter."""
     node.says("sbatch", f"{ACCEPTED[form]}\n")
+    looked_up(node, IN_THE_QUEUE)
     outcome = node.submit()
     assert isinstance(outcome, Accepted) and outcome.job_id == "1042" and outcome.submitted
     assert (node.ledger / "jobid").read_text().split()[0] == "1042"
+
+
+@pytest.mark.parametrize(("code", "says"), [(0, "it was cancelled"), (1, "scancel -M orca 1042 failed: no access")])
+@pytest.mark.parametrize("form", ["1042;orca", "Submitted batch job 1042 on cluster orca"])
+def test_a_job_on_another_cluster_is_ended_there(node: LoginNode, form: str, code: int, says: str) -> None:
+    """BR-012, of a federation: what squeue does not show here could not be followed."""
+    node.says("sbatch", f"{form}\n")
+    node.says("scancel", "", "no access\n" if code else "", code)
+    outcome = node.submit()
+    assert isinstance(outcome, Rejected) and outcome.reason == "SubmissionRejected"
+    assert "sbatch gave job 1042 to cluster orca, whose queue this login does not show" in outcome.message
+    assert says in outcome.message and "login.host" in outcome.message
+    assert node.asked("scancel") == ["-M orca 1042"]
+    assert (node.ledger / "owner").read_text() == "cancelled\n", "the job ends at its first line, if it starts"
+    assert not (node.ledger / "jobid").exists()
+    assert isinstance(node.submit(), Rejected) and len(node.asked("sbatch")) == 1
+
+
+def test_a_queue_that_does_not_answer_ends_no_job(node: LoginNode) -> None:
+    node.says("sbatch", "1042;orca\n")
+    node.says("scancel")
+    looked_up(node, "squeue: error: Unable to contact slurm controller (connect failure)\n")
+    assert isinstance(node.submit(), Accepted) and node.asked("scancel") == []
 
 
 @pytest.mark.parametrize(

@@ -144,7 +144,7 @@ FOREIGN = [row(3, "@"), row(4, "*"), row(5, ""), row(6, "a]b"), row(7, "$(touch 
 def test_squeue_is_asked_once_for_all_of_the_logins_jobs(node: LoginNode) -> None:
     node.says("squeue", "".join([*FOREIGN, row(17)]))
     parts = node.poll(line(), line(number=1))
-    assert node.asked("squeue") == ["-h --me -t all -o %i|%T|%V|%S|%e|%N|%j|%r"]
+    assert node.asked("squeue") == ["--me -t all -o %i|%T|%V|%S|%e|%N|%j|%r"]
     [part] = found(parts, "squeue", "0")
     assert part.body == row(17).encode()
     assert not list(node.folder.rglob("pwned"))
@@ -179,7 +179,7 @@ def test_accounting_is_asked_from_a_day_before_the_oldest(node: LoginNode) -> No
     node.poll(line(), poll_line("sr-c1c1c1c1-other-0", "lab/other/alloc-0", 0, SINCE - timedelta(hours=5)))
     [asked] = node.asked("sacct")
     assert asked == (
-        f"-X -n -P --name={NAME},sr-c1c1c1c1-other-0 -S 2026-06-30T07:00:00 "
+        f"-X -P --name={NAME},sr-c1c1c1c1-other-0 -S 2026-06-30T07:00:00 "
         "-o JobIDRaw,State,Submit,Start,End,NodeList,JobName"
     )
 

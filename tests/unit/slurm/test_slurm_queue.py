@@ -30,16 +30,22 @@ def sacct(line: str) -> Row:
 WORDS = {
     JobState.QUEUED: "PENDING CONFIGURING POWER_UP_NODE REQUEUED REQUEUE_FED RESV_DEL_HOLD REQUEUE_HOLD SPECIAL_EXIT "
     "PD CF RQ RF RD RH SE",
-    JobState.RUNNING: "RUNNING COMPLETING RESIZING SIGNALING STAGE_OUT STOPPED SUSPENDED UPDATE_DB EXPEDITING "
-    "R CG RS SI SO ST S",
-    JobState.ENDED: "COMPLETED FAILED CANCELLED TIMEOUT DEADLINE OUT_OF_MEMORY NODE_FAIL BOOT_FAIL PREEMPTED REVOKED "
-    "LAUNCH_FAILED RECONFIG_FAIL CD F CA TO DL OOM NF BF PR RV",
+    JobState.RUNNING: "RUNNING COMPLETING RESIZING SIGNALING STAGE_OUT STOPPED SUSPENDED UPDATE_DB REVOKED "
+    "EXPEDITING R CG RS RV SI SO ST S",
+    JobState.ENDED: "COMPLETED FAILED CANCELLED TIMEOUT DEADLINE OUT_OF_MEMORY NODE_FAIL BOOT_FAIL PREEMPTED "
+    "LAUNCH_FAILED RECONFIG_FAIL CD F CA TO DL OOM NF BF PR",
 }
 
 
 @pytest.mark.parametrize(("state", "word"), [(state, word) for state, words in WORDS.items() for word in words.split()])
 def test_every_state_word_long_or_short(state: JobState, word: str) -> None:
     assert squeue(f"17|{word}|{T10}|{T11}|N/A|node-a|{NAME}|None").state is state
+
+
+def test_what_completes_may_show_its_next_start() -> None:
+    """A job that is requeued has COMPLETING first, and beside it when it may start again."""
+    assert squeue(f"17|RUNNING|{T10}|{T11}|N/A|node-a|{NAME}|None").started is not None
+    assert squeue(f"17|COMPLETING|{T10}|{T11}|N/A|node-a|{NAME}|None").started is None
 
 
 @pytest.mark.parametrize("word", ["EXPEDITING", "", "?", "RUNNINGISH"])

@@ -85,6 +85,28 @@ def test_an_empty_queue_is_one(node: LoginNode, said: str) -> None:
     assert answer.queue_known and answer.accounting_known
 
 
+def test_a_queue_without_so_much_as_its_heading_is_no_answer(node: LoginNode) -> None:
+    """A wrapper that swallows both streams, and gives 0: a job that runs is not to be lost by it."""
+    node.says("squeue", heading=False)
+    node.says("sacct")
+    a_ledger(node, owner="17\n", log="text\n")
+    answer = polled(node)
+    assert not answer.queue_known and "squeue printed nothing, not even its heading" in answer.said
+    assert node.asked("sacct") == []
+
+
+def test_accounting_without_so_much_as_its_heading_is_no_answer(node: LoginNode) -> None:
+    node.says("sacct", heading=False)
+    answer = polled(node)
+    assert answer.queue_known and not answer.accounting_known and not answer.accounting_off
+
+
+@pytest.mark.parametrize("said", ["", "Have a nice day\n"])
+def test_rows_without_a_heading_count(node: LoginNode, said: str) -> None:
+    node.says("squeue", f"17|RUNNING|1|1|1|node-a|{NAME}|None\n", said, heading=False)
+    assert [each.job_id for each in polled(node).rows[NAME]] == ["17"]
+
+
 def test_rows_count_whatever_stands_beside_them(node: LoginNode) -> None:
     node.says("squeue", f"17|RUNNING|1|1|1|node-a|{NAME}|None\n", "error: a plugin could not be loaded\n")
     answer = polled(node)

@@ -35,4 +35,16 @@ inquire() { # inquire ROW PROGRAM ARGUMENT...: its output in $rows, what it said
   [ -z "$said" ] || printf '%s\n' "$said" >&2
   return "$silent"
 }
+headed() { # headed HEADING ROW PROGRAM ARGUMENT...: as inquire, of what always prints a heading: without it, no answer
+  local heading=$1 row="(^|"$'\n'")$2"
+  shift
+  inquire "$@" || return
+  if [[ $rows = *"$heading"* || $rows =~ $row ]]; then
+    rows=$(grep -v -F "$heading" <<<"$rows")
+    return 0
+  fi
+  said="$2 printed nothing, not even its heading${said:+: $said}"
+  printf '%s\n' "$said" >&2
+  return 1
+}
 """.strip()

@@ -138,7 +138,7 @@ def poll(
 def cancel(*, root: str, prefix: str, nonce: str) -> str:
     """The command that ends allocations. Its standard input: `cancel_line`s."""
     return _common(root, nonce) + _fill(
-        remote.CANCEL, {"SQUEUE_FORMAT": SQUEUE_FORMAT, "PREFIX": prefix, "PACKAGE": PACKAGE}
+        f"{remote.FENCE}\n{remote.CANCEL}", {"SQUEUE_FORMAT": SQUEUE_FORMAT, "PREFIX": prefix, "PACKAGE": PACKAGE}
     )
 
 
@@ -192,7 +192,7 @@ def _patterns(texts: Sequence[str]) -> str:
 
 
 _SUBMIT = _fill(
-    remote.SUBMIT,
+    f"{remote.FENCE}\n{remote.SUBMIT}",
     {
         "CLAIM_SECONDS": str(CLAIM_SECONDS),
         "BATCH_SECONDS": str(BATCH_SECONDS),

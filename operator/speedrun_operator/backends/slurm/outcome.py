@@ -36,6 +36,8 @@ def read_outcome(words: Sequence[str], stderr: str) -> Outcome | None:
             return None
         case ["rejected"]:
             return Rejected(Reason.SUBMISSION_REJECTED.value, f"sbatch refused the job: {last_lines(stderr)}")
+        case ["elsewhere", job_id, ending, *cluster]:
+            return Rejected(Reason.SUBMISSION_REJECTED.value, _elsewhere(job_id, ending, " ".join(cluster), stderr))
         case ["cancelled"]:
             return Rejected(Reason.CANCELLED.value, "it was cancelled before it was submitted")
         case ["busy"]:
@@ -59,6 +61,16 @@ def read_outcome(words: Sequence[str], stderr: str) -> Outcome | None:
             return Unknown("SubmissionUnknown", f"sbatch did not say whether it took the job: {last_lines(stderr)}")
         case _:
             return Unknown("AnswerIncomplete", "the submission's answer was not whole; it is looked up")
+
+
+def _elsewhere(job_id: str, ending: str, cluster: str, stderr: str) -> str:
+    ended = (
+        "it was cancelled" if ending == "cancelled" else f"scancel -M {cluster} {job_id} failed: {last_lines(stderr)}"
+    )
+    return (
+        f"sbatch gave job {job_id} to cluster {cluster}, whose queue this login does not show; {ended}. "
+        "Give login.host a login node of that cluster, or have the site's sbatch keep jobs on this one"
+    )
 
 
 def read_preparation(sections: Sequence[Section], stderr: str) -> PrepareOutcome:

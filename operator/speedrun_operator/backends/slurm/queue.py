@@ -37,9 +37,9 @@ _QUEUED = frozenset({
     "SPECIAL_EXIT",
 })  # fmt: skip
 
-# COMPLETING comes before an end, and before a requeue, too.
+# COMPLETING comes before an end, and before a requeue, too. REVOKED: another cluster of the federation has started it.
 _RUNNING = frozenset({
-    "RUNNING", "COMPLETING", "RESIZING", "SIGNALING", "STAGE_OUT", "STOPPED", "SUSPENDED", "UPDATE_DB",
+    "RUNNING", "COMPLETING", "RESIZING", "REVOKED", "SIGNALING", "STAGE_OUT", "STOPPED", "SUSPENDED", "UPDATE_DB",
 })  # fmt: skip
 
 _ENDED: Mapping[str, Reason] = {
@@ -52,7 +52,6 @@ _ENDED: Mapping[str, Reason] = {
     "NODE_FAIL": Reason.NODE_FAILURE,
     "BOOT_FAIL": Reason.NODE_FAILURE,
     "PREEMPTED": Reason.PREEMPTED,
-    "REVOKED": Reason.CANCELLED,
     "LAUNCH_FAILED": Reason.LAUNCH_FAILED,
     "RECONFIG_FAIL": Reason.LAUNCH_FAILED,
 }
@@ -172,8 +171,9 @@ def _row(
         job_id=job_id,
         word=word,
         submitted=epoch(submitted),
-        # Of a job that waits it is a forecast, and of one that was cancelled as it waited, the time of that.
-        started=epoch(started) if node and not queued else None,
+        # Of a job that waits, or completes to be requeued, it is a forecast; of one that was cancelled before it
+        # ran, the time of that.
+        started=epoch(started) if node and not queued and word != "COMPLETING" else None,
         ended=epoch(ended) if finished else None,  # before, it is the time limit
         node=node,
         name=name,

@@ -7,6 +7,13 @@ nonce, so that neither a log's content nor a site's chatter can be taken for one
 
 from __future__ import annotations
 
+FENCE = r"""
+fence() { # fence DIRECTORY: no job may take this allocation any more, unless one has it
+  mkdir -p "$1" && echo cancelled >"$1/.owner.$nonce" && ln "$1/.owner.$nonce" "$1/owner" 2>/dev/null
+  rm -f "$1/.owner.$nonce"
+}
+""".strip()
+
 SUBMIT = r"""
 umask 077
 trap '' XFSZ # a file that grows too large fails, and does not end the whole batch
@@ -44,12 +51,21 @@ look_again() { # whether claim number $last, without a job as yet, may be follow
     return 1
   fi
 }
+elsewhere() { # whether job $id is on a $cluster whose queue squeue does not show: nobody sees it, so it is ended
+  local rows said
+  rows=$(rows_of "$name") || return 1 # a poll will tell
+  [ -z "$rows" ] || return 1
+  fence "$dir"
+  rm -f "$dir/PACKAGE"
+  if error=$(scancel -M "$cluster" "$id" 2>&1 </dev/null); then answer elsewhere "$id" cancelled "$cluster"
+  else answer elsewhere "$id" left "$cluster"; fi
+}
 withdraw() {
   rm -f "$dir/SCRIPT" "$dir/PACKAGE" "$dir/.clock" "$claim"
   rmdir "$dir" 2>/dev/null
 }
 item() { # item NUMBER PATH NAME SINCE PACKAGE ARGUMENT...: submits $script, unless it was, or a claim stands
-  local number=$1 dir=$root/$2 name=$3 since=$4 package=$5 id='' at='' last=0 error='' claim each said code
+  local number=$1 dir=$root/$2 name=$3 since=$4 package=$5 id='' at='' last=0 error='' claim each said code cluster
   shift 5
   [ "$((SECONDS - began))" -lt BATCH_SECONDS ] || stop=1
   if [ -n "$stop" ]; then answer later; return; fi
@@ -81,11 +97,13 @@ item() { # item NUMBER PATH NAME SINCE PACKAGE ARGUMENT...: submits $script, unl
   said=$(sbatch "$@" --chdir="$dir" --output="$dir/LOG" "$dir/SCRIPT" 2>"$incoming.err" </dev/null)
   code=$?
   IFS= read -r -d '' error <"$incoming.err"
-  id=
+  id='' cluster=''
   while read -r each; do
-    [[ ! $each =~ ^('Submitted batch job ')?([0-9]+)(';'.*|' on cluster '.*)?$ ]] || id=${BASH_REMATCH[2]}
+    [[ $each =~ ^('Submitted batch job ')?([0-9]+)((';'|' on cluster ')(.*))?$ ]] || continue
+    id=${BASH_REMATCH[2]} cluster=${BASH_REMATCH[5]}
   done <<<"$said"
   if [ "$code" = 0 ] && [ -n "$id" ]; then
+    [ -z "$cluster" ] || ! elsewhere || return
     printf -v at '%(%s)T' -1
     record "$id" "$at"
     return
@@ -185,7 +203,7 @@ say() { printf '\n@%s %s\n' "$nonce" "$*"; }
 mapfile -t asked
 say now "$(date +%s)"
 [ -z 'STORAGE' ] || say storage "$(room)"
-inquire '[0-9][^|]*[|]' squeue -h --me -t all -o 'SQUEUE_FORMAT'
+headed 'JOBID|' '[0-9][^|]*[|]' squeue --me -t all -o 'SQUEUE_FORMAT'
 code=$?
 say squeue "$code"
 [ "$code" = 0 ] || printf '%s\n' "$said"
@@ -216,7 +234,7 @@ for i in "${!names[@]}"; do
 done
 for ((i = 0; i < ${#absent[@]}; i += SACCT_NAMES)); do # one argument may not grow without bounds
   some=$(IFS=, && printf '%s' "${absent[*]:i:SACCT_NAMES}")
-  inquire '[0-9]+[|]' sacct -X -n -P --name="$some" -S "$(TZ=UTC date -d "@$oldest" +%FT%T)" -o SACCT_FIELDS
+  headed 'JobIDRaw|' '[0-9]+[|]' sacct -X -P --name="$some" -S "$(TZ=UTC date -d "@$oldest" +%FT%T)" -o SACCT_FIELDS
   say sacct "$?"
   for text in "$rows" "$said"; do [ -z "$text" ] || printf '%s\n' "$text"; done
 done
@@ -254,11 +272,7 @@ for line in "${asked[@]}"; do
   IFS=$'\t' read -r name path <<<"$line"
   wanted[$name]=1
   # A submission that is still under way must find the allocation taken: its job then ends at its first line.
-  if [ ! -e "$root/$path/owner" ]; then
-    mkdir -p "$root/$path" && echo cancelled >"$root/$path/.owner.$nonce" &&
-      ln "$root/$path/.owner.$nonce" "$root/$path/owner" 2>/dev/null
-    rm -f "$root/$path/.owner.$nonce"
-  fi
+  [ -e "$root/$path/owner" ] || fence "$root/$path"
   [ -e "$root/$path/owner" ] || say open "$name"
   rm -f "$root/$path/PACKAGE" # it may hold secrets, and a job that never starts does not remove it
 done
