@@ -11,13 +11,11 @@ import hashlib
 import logging
 import math
 import signal
-import time
 from collections.abc import Coroutine
 from dataclasses import replace
 from datetime import timedelta
 
 from speedrun_operator import __version__
-from speedrun_operator.api.names import cluster8
 from speedrun_operator.api.phases import Reason
 from speedrun_operator.api.spec import Backend as Kind
 from speedrun_operator.backends.base import Backend
@@ -34,12 +32,10 @@ from speedrun_operator.handlers import EngineLink, Watcher
 from speedrun_operator.heart import Heart
 from speedrun_operator.instruments import Instruments, Workers
 from speedrun_operator.keeper import Keeper
-from speedrun_operator.kube.access import Access, AccessError, own_namespace
-from speedrun_operator.kube.client import Kube, NotFound, Refused, Unavailable
+from speedrun_operator.kube.access import AccessError, own_namespace
+from speedrun_operator.kube.client import Kube, Refused
 from speedrun_operator.kube.events import Subject
 from speedrun_operator.kube.pods import Pods
-from speedrun_operator.kube.served import GROUP_PATH, Served
-from speedrun_operator.kube.transport import tls_context
 from speedrun_operator.lifecycle.situation import Policy, Waiting
 from speedrun_operator.listeners import AddressFault, listening
 from speedrun_operator.login import Login, LoginTarget, NotRun
@@ -54,13 +50,12 @@ from speedrun_operator.recipes.recipe import shipped
 from speedrun_operator.reconcile import Engine
 from speedrun_operator.resync import Resync
 from speedrun_operator.settings import Settings
+from speedrun_operator.starting import cluster_of
 from speedrun_operator.teams import Teams
 
 logger = logging.getLogger("speedrun_operator")
 CONFIGURATION_FAULT = 78  # EX_CONFIG of sysexits.h
 STOP_SECONDS = 15.0
-API_RETRY_SECONDS = 5.0
-RIGHTS_PATIENCE_SECONDS = 60.0
 
 
 async def run(settings: Settings) -> int:
@@ -84,7 +79,7 @@ async def run(settings: Settings) -> int:
         with listening(settings, instruments):
             beat = asyncio.create_task(instruments.heart.run(), name="heart")
             try:
-                cluster = await _until(stop, _cluster(kube, held, settings, crd))
+                cluster = await _until(stop, cluster_of(kube, held, settings, crd))
                 return 0 if cluster is None else await _serve(settings, instruments, cluster, stop)
             finally:
                 beat.cancel()
@@ -99,35 +94,6 @@ async def run(settings: Settings) -> int:
             await kube.close()
         if api is not None:
             await api.close()
-
-
-async def _cluster(kube: Kube, held: Access, settings: Settings, crd: CrdWatch) -> str:
-    """cluster8, once the API server answers and serves our resource.
-
-    A cluster that is still being made has no kubeconfig, and no API server: that is waited for. Raises AccessError that
-    does not pass, and Refused, for want of rights only after a minute: an API server that has just started has not read
-    them yet.
-    """
-    patience = time.monotonic() + RIGHTS_PATIENCE_SECONDS
-    while True:
-        try:
-            try:
-                tls_context(await held.current())
-                await kube.request("GET", GROUP_PATH)
-            except NotFound:
-                await crd.found(Served.MISSING)
-            else:
-                await crd.found(Served.UNPUBLISHED)
-                return cluster8(settings.cluster_id or await kube.cluster_uid())
-        except AccessError as error:
-            if not error.passing:
-                raise
-            logger.warning("%s; tried again in %.0f s", error, API_RETRY_SECONDS)
-        except (Unavailable, Refused) as error:
-            if isinstance(error, Refused) and (error.status not in (401, 403) or time.monotonic() > patience):
-                raise
-            logger.warning("%s; tried again in %.0f s", error, API_RETRY_SECONDS)
-        await asyncio.sleep(API_RETRY_SECONDS)
 
 
 async def _serve(settings: Settings, instruments: Instruments, cluster: str, stop: asyncio.Event) -> int:

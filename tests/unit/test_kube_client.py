@@ -9,9 +9,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 from aiohttp import web
 
+from speedrun_operator.api.spec import KeyRef
+from speedrun_operator.backends.pods.outcome import read_refusal
 from speedrun_operator.kube import client, transport
 from speedrun_operator.kube.access import Access, AccessError, Credentials
 from speedrun_operator.kube.client import ApiError, Conflict, Kube, NotFound, Refused, Unavailable
+from speedrun_operator.kube.values import secret
+from speedrun_operator.lifecycle.observation import Unknown
 
 Answer = Callable[[web.Request], Awaitable[web.Response]]
 
@@ -254,9 +258,21 @@ async def test_a_refused_token_without_another_is_told_and_asks_no_further(serve
     source = Says(server[1])
     kube = Kube(Access(source))
     for _ in range(5):
-        with pytest.raises(Refused, match="401: Unauthorized; the API server .* refuses the credential of a test"):
+        with pytest.raises(Unavailable, match="401: Unauthorized; the API server .* refuses the credential of a test"):
             await kube.get_speedrun("lab", "mine")
     assert source.reads == 2, "no storm on the source"
+    await kube.close()
+
+
+async def test_a_refused_token_ends_no_allocation_and_asks_for_no_right(server: tuple[Server, str]) -> None:
+    """A 401 passes with another credential: it says nothing of the pod, nor of what the account may read."""
+    server[0].says(401, status(401, "Unauthorized"))
+    kube = Kube(Access(Says(server[1])))
+    with pytest.raises(Unavailable) as raised:
+        await kube.request("POST", "/api/v1/namespaces/lab/pods", body={})
+    assert isinstance(read_refusal(raised.value), Unknown)
+    with pytest.raises(Unavailable):
+        await secret(kube, "lab", KeyRef(name="s", key="k"), "spec.env")
     await kube.close()
 
 

@@ -3,8 +3,9 @@
 ApiError
 ├── NotFound       it is not there (any more)
 ├── Conflict       it changed since it was read: read again, decide again
-├── Refused        the request can never succeed as it is (400, 401, 403, 405, 413, 415, 422)
-└── Unavailable    no answer, 410 (a list grew old), 429 or a server's fault: try later (`retry_after` seconds)
+├── Refused        the request can never succeed as it is (400, 403, 405, 413, 415, 422)
+└── Unavailable    no answer, 401 (it says nothing of the request, and another credential passes), 410 (a list grew
+                   old), 429 or a server's fault: try later (`retry_after` seconds)
 """
 
 from __future__ import annotations
@@ -168,11 +169,11 @@ class Kube:
         return refusal
 
     async def _renewed(self, used: Credentials, answer: bytes) -> Credentials:
-        """Another credential than the refused one. Raises Refused where there is none."""
+        """Another credential than the refused one. Raises Unavailable where there is none."""
         try:
             return await self._access.refused(used)
         except AccessError as error:
-            raise Refused(401, f"{_error(401, answer, None)}; {error}") from error
+            raise Unavailable(401, f"{_error(401, answer, None)}; {error}") from error
 
     def _tell(self, warnings: Sequence[str], what: str) -> None:
         """Log what the API server warns of, such as a field that its CRD does not know and drops: each once."""
@@ -240,7 +241,7 @@ def _error(status: int, data: bytes, retry_after: str | None) -> ApiError:
         return NotFound(status, message)
     if status == 409:
         return Conflict(status, message)
-    if status in (410, 429) or status >= 500:
+    if status in (401, 410, 429) or status >= 500:
         wait = float(retry_after) if retry_after and retry_after.isdecimal() else None
         return Unavailable(status, message, wait)
     return Refused(status, message)
