@@ -48,6 +48,14 @@ class Credentials:
         )
         return mine == theirs
 
+    def same_way(self, other: Credentials) -> bool:
+        """Whether both speak to one server over one kind of connection, whatever they say of who they are."""
+        mine, theirs = (
+            (each.server, each.ca, each.insecure, each.proxy, each.certificate, each.private_key)
+            for each in (self, other)
+        )
+        return mine == theirs
+
 
 async def credentials(
     selected: Selected,

@@ -10,7 +10,7 @@ import logging
 import os
 import time
 from collections.abc import Awaitable, Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
@@ -112,8 +112,9 @@ def own_namespace() -> str | None:
 class Access:
     """Holds the credentials of one API server and renews them. For one event loop.
 
-    The source is asked at first, when what it gave is no longer fresh, and when the API server refuses it; at most
-    every 5 s, and less often while it gives nothing new. What is held outlives a source that fails for a while.
+    The source is asked at first, when what it gave is no longer fresh, when the API server refuses it, and when nobody
+    is reached with it; at most every 5 s, and less often while it gives nothing new. What is held outlives a source
+    that fails for a while.
     """
 
     def __init__(self, source: Source) -> None:
@@ -122,6 +123,8 @@ class Access:
         self._lock = asyncio.Lock()
         self._pause = AGAIN_FIRST
         self._not_before = 0.0
+        self._reach_pause = AGAIN_FIRST
+        self._reach_not_before = 0.0
         self.renewals = 0
 
     @property
@@ -166,11 +169,36 @@ class Access:
                 raise AccessError(f"{_refusal(used)}, and its source has no other: renew it there", passing=True)
             return found
 
-    async def _read(self) -> Credentials:
+    async def unreached(self, used: Credentials) -> Credentials | None:
+        """What to use after nobody was reached with `used`, or its certificates do not fit together; None: no other.
+
+        Whoever moves an API server or exchanges its authorities says so in the source. That is asked at most every
+        5 s, less and less often, for one caller: the others do not wait.
+        """
+        if self._held is not None and not self._held.same_way(used):
+            return self._held
+        now = time.monotonic()
+        if self._lock.locked() or now < self._reach_not_before:
+            return None
+        rested = now > self._reach_not_before + AGAIN_LONGEST
+        self._reach_pause = AGAIN_FIRST if rested else min(AGAIN_LONGEST, 2 * self._reach_pause)
+        async with self._lock:
+            try:
+                # What says who we are was not refused, so that none is renewed but one that has run out.
+                found = await self._read(replace(used, token=None))
+            except AccessError as error:
+                logger.warning("no other way to the API server is known: %s", error)
+                return None
+            finally:
+                self._reach_not_before = time.monotonic() + self._reach_pause
+        return None if found.same_way(used) else found
+
+    async def _read(self, told: Credentials | None = None) -> Credentials:
+        """Ask the source. `told`: what it hears that it said last, if not what is held."""
         before = self._held
-        found = await self._source.read(before)
+        found = await self._source.read(told or before)
         self._held = found
-        if before is None or not found.same_secret(before):
+        if before is None or not (found.same_secret(before) and found.same_way(before)):
             self._pause = AGAIN_FIRST
             self._not_before = time.monotonic() + (AGAIN_FIRST if before else 0.0)
             self.renewals += before is not None

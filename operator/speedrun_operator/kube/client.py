@@ -13,8 +13,8 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from typing import Any, TypeVar
 from urllib.parse import urlencode
 
 import aiohttp
@@ -31,6 +31,7 @@ TOLD_LIMIT = 100
 USER_AGENT = f"speedrun-operator/{__version__}"
 MERGE_PATCH = "application/merge-patch+json"
 Json = dict[str, Any]
+Sent = TypeVar("Sent")
 
 
 class ApiError(Exception):
@@ -112,8 +113,7 @@ class Kube:
         await self._turn()
         answer = None
         try:
-            used = await self._access.current()
-            answer = await self._transport.open(used, target, headers, silence)
+            used, answer = await self._reached(lambda one: self._transport.open(one, target, headers, silence))
             if answer.status == 401:
                 body = await answer.read()
                 answer.close()
@@ -147,8 +147,9 @@ class Kube:
         target = f"{path}?{urlencode(query)}" if query else path
         await self._turn()
         try:
-            used = await self._access.current()
-            reply = await self._transport.send(used, method, target, headers, data, seconds)
+            used, reply = await self._reached(
+                lambda one: self._transport.send(one, method, target, headers, data, seconds)
+            )
             if reply.status == 401:
                 renewed = await self._renewed(used, reply.body)
                 reply = await self._transport.send(renewed, method, target, headers, data, seconds)
@@ -167,6 +168,17 @@ class Kube:
         if refusal.retry_after:
             self._rest_until = max(self._rest_until, _now() + min(refusal.retry_after, LONGEST_REST))
         return refusal
+
+    async def _reached(self, send: Callable[[Credentials], Awaitable[Sent]]) -> tuple[Credentials, Sent]:
+        """`send` with the credentials that there are, and once more with others where it reached nobody with those."""
+        used = await self._access.current()
+        try:
+            return used, await send(used)
+        except (aiohttp.ClientConnectorError, AccessError):  # nothing was sent
+            other = await self._access.unreached(used)
+            if other is None:
+                raise
+        return other, await send(other)
 
     async def _renewed(self, used: Credentials, answer: bytes) -> Credentials:
         """Another credential than the refused one. Raises Unavailable where there is none."""
