@@ -39,6 +39,8 @@ class Credentials:
     end: datetime | None = None
     refresh_token: str | None = field(default=None, repr=False)
     """What an OIDC issuer gave in place of the kubeconfig's refresh token, which is spent."""
+    instead_of: str | None = field(default=None, repr=False)
+    """That one of the kubeconfig; another there means that somebody has signed in again."""
 
     def same_secret(self, other: Credentials) -> bool:
         """Whether a server that refuses one of them would refuse the other, too."""
@@ -184,10 +186,12 @@ async def _renewed(user: Entry, now: datetime, before: Credentials | None) -> di
         raise AccessError(f"{whose}: the auth-provider {provider.get('name')!r} is not supported; oidc and exec are")
     held = str(config.get("id-token") or "")
     end = token_end(held) if held else None
-    if held and before is None and (end is None or now < end):
+    configured = str(config.get("refresh-token") or "")
+    lasts = bool(held) and (end is None or now < end)
+    if lasts and (before is None or _newer(held, end, before, renewable=bool(configured))):
         return {"token": _token(held, user), "end": end}
-    spent = before.refresh_token if before else None
-    if not (refresh_token := spent or str(config.get("refresh-token") or "")):
+    rotated = before.refresh_token if before and before.instead_of == configured else None
+    if not (refresh_token := rotated or configured):
         raise AccessError(f"{whose}: its id token has expired and there is no refresh token: sign in again")
     tls = None
     if authority := config.get("idp-certificate-authority-data"):
@@ -201,4 +205,12 @@ async def _renewed(user: Entry, now: datetime, before: Credentials | None) -> di
         "token": tokens.identity,
         "end": token_end(tokens.identity) if claims(tokens.identity) else None,
         "refresh_token": tokens.refresh or refresh_token,
+        "instead_of": configured,
     }
+
+
+def _newer(held: str, end: datetime | None, before: Credentials, *, renewable: bool) -> bool:
+    """Whether an id token was put there since `before`, and is no older one that a renewal has replaced."""
+    if held == before.token:
+        return False
+    return not renewable or end is None or before.end is None or end >= before.end

@@ -195,6 +195,58 @@ async def test_an_oidc_users_token_is_renewed_and_written_back(
     assert third.token != found.token, "and renewed when it was refused"
 
 
+@pytest.mark.parametrize("refresh", [False, True], ids=["no refresh token", "refresh token"])
+async def test_a_new_sign_in_is_taken_up(refresh: bool, platform: Platform, file: Path) -> None:
+    """Without a restart, and without what the issuer has taken back with the old sign-in."""
+
+    def sign_in(seconds: float) -> str:
+        provider = {
+            "client-id": "speedrun",
+            "idp-issuer-url": platform.issuer,
+            "id-token": platform.sign_in(seconds=seconds),
+            "idp-certificate-authority-data": _base64(platform.ca_file),
+        } | ({"refresh-token": platform.refresh_token()} if refresh else {})
+        file.write_text(yaml.safe_dump(config({"auth-provider": {"name": "oidc", "config": provider}})))
+        return str(provider["id-token"])
+
+    source = Files(str(file), None, explicit=True)
+    first = sign_in(600)
+    found = await source.read(None)
+    assert found.token == first
+    if refresh:
+        found = await source.read(found)
+        platform.refresh_tokens.clear()
+    second = sign_in(7200)
+    found = await source.read(found)
+    assert found.token == second
+    if refresh:
+        spent = (await source.read(found)).token
+        assert spent not in (first, second), "what is spent next is the new sign-in's, too"
+    else:
+        with pytest.raises(AccessError, match="sign in again"):
+            await source.read(found)
+
+
+async def test_a_rotated_refresh_token_that_its_source_does_not_know_is_spent_next(platform: Platform) -> None:
+    provider = {
+        "client-id": "speedrun",
+        "idp-issuer-url": platform.issuer,
+        "id-token": platform.sign_in(seconds=600),
+        "refresh-token": platform.refresh_token(),
+        "idp-certificate-authority-data": _base64(platform.ca_file),
+    }
+
+    async def fetch() -> str:
+        return yaml.safe_dump(config({"auth-provider": {"name": "oidc", "config": provider}}))
+
+    source = Fetched("the fetched one", fetch, None, set())
+    found, tokens = None, set()
+    for _ in range(4):
+        found = await source.read(found)
+        tokens.add(found.token)
+    assert len(tokens) == 4, "neither the old id token nor the spent refresh token is used again"
+
+
 async def test_a_fetched_kubeconfig_reads_no_file_and_runs_no_foreign_command(tmp_path: Path) -> None:
     async def fetched(user: dict[str, Any], **cluster: Any) -> Credentials:
         async def fetch() -> str:
