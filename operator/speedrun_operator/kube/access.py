@@ -204,6 +204,8 @@ class Access:
             self.renewals += before is not None
             word = "API server" if before is None else "credentials renewed: API server"
             logger.info("%s %s (from %s)", word, found.server, found.origin)
+        elif not _fresh(found):  # it has run out, or clocks differ
+            self._wait_longer()
         return found
 
     def _wait_longer(self) -> None:

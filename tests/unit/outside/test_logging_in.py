@@ -109,6 +109,21 @@ async def test_a_source_without_another_is_asked_less_and_less(monkeypatch: pyte
     assert asked == [0, 5, 15, 35, 75, 135, 195, 255]
 
 
+async def test_a_source_with_what_has_run_out_alone_is_asked_less_and_less(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where this machine's clock is ahead of the source's."""
+    now = 1000.0
+    monkeypatch.setattr(holder.time, "monotonic", lambda: now)
+    held = Access(source := Gives("one", fresh=timedelta(seconds=-60)))
+    await held.current()
+    asked = []
+    for second in range(100):
+        now, before = 1000.0 + second, source.reads
+        assert (await held.current()).token == "one"
+        if source.reads > before:
+            asked.append(second)
+    assert asked == [0, 5, 15, 35, 75]
+
+
 def test_what_kopf_gets_is_whole_and_expires_not_at_once() -> None:
     now = datetime.now(UTC)
     found = Credentials("https://c.test", "x", "CA", token="t", fresh=now - timedelta(hours=1))
