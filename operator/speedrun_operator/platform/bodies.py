@@ -10,7 +10,8 @@ Documented, and relied on:
 Guessed, each read tolerantly; what is not there is unknown and never a yes:
   - GET /clusters/{id} answers one item of the list, bare or under "cluster" or "item";
   - a list may come bare, or under "items", "clusters" or "data";
-  - `ready` may carry "reason" and "message" beside "status", as Kubernetes conditions do;
+  - `ready` may carry "reason" and "message" beside "status", as Kubernetes conditions do, or be the status alone;
+  - any field may be null, which is as if it were not there;
   - `storage.configured` may be a list of names, and say "configured", true or an object for a kind that is there;
   - words for a cluster that ends, has ended or failed (LIFECYCLES);
   - /ssh-access may say "host", "port" and "username" of the gateway;
@@ -26,7 +27,8 @@ import json
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from speedrun_operator.api.cluster import Lifecycle, Ready
 from speedrun_operator.platform.errors import Unanswered
@@ -42,10 +44,17 @@ LIFECYCLES = {
     Lifecycle.FAILED: {"failed", "error"},
 }
 TRUE = "True"
+PAGE = "an HTML page: a proxy or a sign-in page answers in place of the API"
 
 
 class Loose(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True, populate_by_name=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, body: Any) -> Any:
+        """A field that is null is one that is not there."""
+        return {key: value for key, value in body.items() if value is not None} if isinstance(body, dict) else body
 
 
 class ClusterSpec(Loose):
@@ -72,6 +81,11 @@ class Condition(Loose):
     status: str | bool | None = None
     reason: str | None = None
     message: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _bare(cls, body: Any) -> Any:
+        return {"status": body} if isinstance(body, str | bool) else body
 
     def ready(self) -> Ready:
         """Only the string "True" is a yes (a JSON true is taken for it)."""
@@ -183,31 +197,31 @@ def parsed(model: type[Model], body: Any, what: str) -> Model:
 
 def kubeconfig(text: str) -> str:
     """The kubeconfig in an answer's body: YAML or JSON, bare or wrapped. Raises Unanswered."""
+    if text.lstrip()[:1] == "<":
+        raise Unanswered(f"the answer is {PAGE}, or platform.url is not its address")
+    if (found := _unwrapped(text)) is None:
+        raise Unanswered("the answer holds no kubeconfig; it may not be made yet")
+    return found
+
+
+def _unwrapped(text: str, depth: int = 3) -> str | None:
+    """A text that is a kubeconfig, or wraps one, or is one in base64."""
     try:
-        document = json.loads(text)
-    except ValueError:
-        return _is_kubeconfig(text)
-    if isinstance(document, Mapping) and "clusters" in document:
-        return text
+        document = yaml.safe_load(text)  # JSON is YAML
+    except (yaml.YAMLError, ValueError, RecursionError):
+        return None
     if isinstance(document, Mapping):
-        document = next((document[name] for name in WRAPS if document.get(name)), None)
-    if isinstance(document, Mapping):
-        return kubeconfig(json.dumps(document))
-    if isinstance(document, str):
-        return _is_kubeconfig(document)
-    raise Unanswered("the answer holds no kubeconfig; it may not be made yet")
-
-
-def _is_kubeconfig(text: str) -> str:
-    if "clusters:" in text or '"clusters"' in text:
-        return text
+        if "clusters" in document:
+            return text
+        inner = next((document[name] for name in WRAPS if document.get(name)), None)
+        if depth and isinstance(inner, Mapping):
+            return _unwrapped(json.dumps(inner, default=str), depth - 1)
+        return _unwrapped(inner, depth - 1) if depth and isinstance(inner, str) else None
     try:
         decoded = base64.b64decode("".join(text.split()), validate=True).decode()
     except ValueError:
-        decoded = ""
-    if "clusters:" in decoded or '"clusters"' in decoded:
-        return decoded
-    raise Unanswered("the answer holds no kubeconfig; it may not be made yet")
+        return None
+    return _unwrapped(decoded, depth - 1) if depth and decoded else None
 
 
 def said(body: bytes) -> str:

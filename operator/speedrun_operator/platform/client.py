@@ -105,11 +105,9 @@ class PlatformApi:
         try:
             return json.loads(text)
         except ValueError:
-            shown = "an HTML page" if text.lstrip()[:1] == "<" else "no JSON"
-            raise Unanswered(
-                f"GET {path}: the answer is {shown}: a proxy or a sign-in page answers in place of the API, or "
-                f"{'platform.business_url' if business else 'platform.url'} is not its address"
-            ) from None
+            shown = bodies.PAGE if text.lstrip()[:1] == "<" else "no JSON: something answers in place of the API"
+            setting = "platform.business_url" if business else "platform.url"
+            raise Unanswered(f"GET {path}: the answer is {shown}, or {setting} is not its address") from None
 
     async def _get(self, base: str, path: str, query: Mapping[str, str]) -> str:
         """The body of a 200. Tried again, a few times, where that may help."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from speedrun_operator.api.cluster import ClusterState, Lifecycle, Ready
 from speedrun_operator.lifecycle.readiness import awaited, gone
@@ -78,6 +79,28 @@ def test_ready_is_the_string_true(status: Any, known: bool, ready: bool) -> None
     assert (found.known, found.ready) == (known, ready)
 
 
+@pytest.mark.parametrize("status", ["True", True])
+def test_ready_may_be_the_bare_status(status: Any) -> None:
+    options = bodies.parsed(bodies.Options, {"scheduler": {"ready": status}}, "options")
+    assert options.scheduler.ready is not None and options.scheduler.ready.ready() == YES
+
+
+@pytest.mark.parametrize(
+    "body", [{"scheduler": None}, {"storage": None}, {"scheduler": {"configured": None, "ready": {"status": None}}}]
+)
+def test_a_null_in_the_options_is_unknown(body: Any) -> None:
+    options = bodies.parsed(bodies.Options, body, "options")
+    assert (options.scheduler.name, options.storage.kinds) == (None, ())
+
+
+@pytest.mark.parametrize(
+    "body", [{"status": None}, {"status": {"lifecycleState": None}}, {"spec": None}, {"spec": {"name": None}}]
+)
+def test_a_null_in_a_cluster_is_unknown(body: Any) -> None:
+    cluster = bodies.cluster({"id": "x", **body})
+    assert (cluster.id, cluster.spec.name, cluster.lifecycle) == ("x", "", None)
+
+
 @pytest.mark.parametrize(
     ("configured", "kinds"),
     [
@@ -107,6 +130,25 @@ def test_another_shape_is_told_and_no_traceback(body: Any) -> None:
 def test_an_answer_without_a_kubeconfig(text: str) -> None:
     with pytest.raises(Unanswered, match="holds no kubeconfig"):
         bodies.kubeconfig(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "kubeconfig: |\n  clusters: []\n  users: []\n",
+        "kubeconfig: {clusters: [], users: []}",
+        '{"data": {"kubeconfig": "clusters: []"}}',
+        "data: Y2x1c3RlcnM6IFtdCg==",
+        "Y2x1c3RlcnM6IFtdCg==",
+    ],
+)
+def test_a_wrapped_kubeconfig_is_unwrapped(text: str) -> None:
+    assert yaml.safe_load(bodies.kubeconfig(text))["clusters"] == []
+
+
+def test_a_page_in_place_of_a_kubeconfig_is_told() -> None:
+    with pytest.raises(Unanswered, match="an HTML page: a proxy or a sign-in page"):
+        bodies.kubeconfig("<!DOCTYPE html><title>clusters: sign in</title>")
 
 
 def poller(api: Any, nodes: list[Ready] | None = None) -> tuple[Readiness, list[ClusterState]]:
