@@ -39,7 +39,7 @@ async def follow(
     reminder = Reminder(
         kube,
         engine.live,
-        lambda: api.tokens.held.end if api.tokens.held else None,
+        lambda: api.tokens.held.end if api.tokens.held and api.tokens.overdue else None,
         namespaces=settings.watch.namespaces,
         root=", ".join(settings.roots),
         warn=timedelta(seconds=platform.warn_seconds),

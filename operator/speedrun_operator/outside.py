@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ssl
+from datetime import timedelta
 
 from speedrun_operator.api.cluster import Lifecycle
 from speedrun_operator.credentials.faults import AccessError
+from speedrun_operator.credentials.lifetime import MARGIN
 from speedrun_operator.kube.access import Access, Fetched, Source, local
 from speedrun_operator.platform.client import PlatformApi, Where
 from speedrun_operator.platform.errors import PlatformError, Unanswered
@@ -18,8 +20,9 @@ from speedrun_operator.settings import Settings
 def platform_api(settings: PlatformSettings) -> PlatformApi:
     """The client that the settings name. Raises AccessError for a file of authorities that cannot be used."""
     tls = _tls(settings)
+    ahead = max(MARGIN, timedelta(seconds=settings.warn_seconds))
     where = Where(settings.url, settings.business_url, settings.organization)
-    return PlatformApi(where, Tokens(_token_source(settings, tls)), tls=tls)
+    return PlatformApi(where, Tokens(_token_source(settings, tls), ahead), tls=tls)
 
 
 def access(settings: Settings, api: PlatformApi | None) -> Access:

@@ -60,7 +60,7 @@ class Reminder:
             await asyncio.sleep(LOOK_SECONDS)
 
     async def _token(self) -> None:
-        """Each live Speedrun is told once of each end."""
+        """Each live Speedrun is told once of each end that no renewal has moved."""
         end = self._token_end()
         if end is None or datetime.now(UTC) < end - self._warn:
             return

@@ -335,17 +335,16 @@ def _handler(platform: Platform) -> type[BaseHTTPRequestHandler]:
             fault = platform.fault
             if fault is not None and time.monotonic() < fault.until:
                 text = "<!doctype html><title>sign in</title>" if fault.html else '{"message": "try again later"}'
+                platform.seen.append(Seen(self.command, parsed.path, query, fault.status))
                 self._say(fault.status, text, fault.retry_after)
-                status = fault.status
             else:
                 try:
                     status, answer = platform.answer(self.command, parsed.path, query, self.headers, body)
-                    self._say(status, answer if isinstance(answer, str) else json.dumps(answer))
                 except Refused as refused:
-                    status = refused.status
                     error = "invalid_grant" if str(refused) == "invalid_grant" else "refused"
-                    self._say(status, json.dumps({"error": error, "message": str(refused)}))
-            platform.seen.append(Seen(self.command, parsed.path, query, status))
+                    status, answer = refused.status, {"error": error, "message": str(refused)}
+                platform.seen.append(Seen(self.command, parsed.path, query, status))
+                self._say(status, answer if isinstance(answer, str) else json.dumps(answer))
 
         def _say(self, status: int, text: str, retry_after: str | None = None) -> None:
             data = text.encode()

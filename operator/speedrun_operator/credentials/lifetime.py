@@ -60,6 +60,6 @@ def earliest(*moments: datetime | None) -> datetime | None:
     return min(known, default=None)
 
 
-def fresh_until(end: datetime | None, now: datetime) -> datetime | None:
+def fresh_until(end: datetime | None, now: datetime, margin: timedelta = MARGIN) -> datetime | None:
     """Until when a credential that was read `now` and expires at `end` needs no renewal."""
-    return None if end is None else end - min(MARGIN, max(timedelta(0), end - now) / 5)
+    return None if end is None else end - min(margin, max(timedelta(0), end - now) / 5)

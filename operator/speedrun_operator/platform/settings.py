@@ -58,7 +58,8 @@ class PlatformSettings(BaseModel):
     )
     poll_seconds: Annotated[float, Field(ge=1)] = Field(default=30, description="Period of the looks at readiness.")
     warn_seconds: Annotated[float, Field(ge=0)] = Field(
-        default=600, description="So long before the token's end it is said on the live Speedruns."
+        default=600,
+        description="So long before its end the token is renewed; one that is not is said on the live Speedruns.",
     )
     remind_seconds: Annotated[float, Field(ge=1)] = Field(
         default=900,

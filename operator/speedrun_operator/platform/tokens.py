@@ -11,22 +11,23 @@ import logging
 import os
 import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Protocol
 
 from speedrun_operator.credentials import oidc, plugin
 from speedrun_operator.credentials.faults import AccessError
-from speedrun_operator.credentials.lifetime import claims, fresh_until, token_end
+from speedrun_operator.credentials.lifetime import MARGIN, claims, earliest, fresh_until, token_end
 from speedrun_operator.credentials.private import write_private
+from speedrun_operator.credentials.user import REREAD
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Token:
-    """A bearer token. `end`: when it expires, where that is known; `fresh`: until when it need not be renewed."""
+    """A bearer token. `end`: when it expires, where that is known; `fresh`: until when its source need not be read."""
 
     value: str = field(repr=False)
     end: datetime | None = None
@@ -48,8 +49,7 @@ def token(text: str, where: str) -> Token:
     value = text.strip().removeprefix("Bearer ").strip()
     if not value or not value.isascii() or not value.isprintable() or " " in value:
         raise AccessError(f"{where} holds no token: give the bare token of a signed-in person")
-    end = token_end(value)
-    return Token(value, end, fresh_until(end, datetime.now(UTC)))
+    return Token(value, token_end(value))
 
 
 class Source(Protocol):
@@ -69,10 +69,11 @@ class FromFile:
 
     async def read(self) -> Token:
         try:
-            return token(self.path.read_text(encoding="utf-8"), str(self))
+            found = token(self.path.read_text(encoding="utf-8"), str(self))
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "not text"
             raise AccessError(f"cannot read the token in {self.path}: {reason}") from error
+        return replace(found, fresh=datetime.now(UTC) + REREAD)
 
 
 @dataclass(frozen=True)
@@ -107,8 +108,7 @@ class FromCommand:
         if printed.token is None:
             raise AccessError("platform.token_command printed a certificate; the Platform API takes a token")
         made = token(printed.token, str(self))
-        end = printed.end or made.end
-        return Token(made.value, end, fresh_until(end, datetime.now(UTC)))
+        return Token(made.value, printed.end or made.end)
 
 
 @dataclass
@@ -138,8 +138,7 @@ class FromRefreshToken:
         if not (value := tokens.access or tokens.identity):
             raise AccessError(f"{client} gave no token")
         made = token(value, str(self))
-        end = tokens.access_end if tokens.access else made.end
-        return Token(made.value, end, fresh_until(end, datetime.now(UTC)))
+        return Token(made.value, tokens.access_end if tokens.access else made.end)
 
     def _keep(self, rotated: str, stored: str) -> None:
         self._rotated, self._instead_of = rotated, stored
@@ -165,12 +164,16 @@ def _text(path: Path, what: str) -> str:
 
 
 class Tokens:
-    """Holds the token. For one event loop."""
+    """Holds the token and renews it `ahead` of its end, or in the last fifth of a short life. For one event loop."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, ahead: timedelta = MARGIN) -> None:
         self.source = source
+        self._ahead = ahead
         self._held: Token | None = None
+        self._due: datetime | None = None
         self._lock = asyncio.Lock()
+        self.overdue = False
+        """Whether a renewal was due, and the source had no other token."""
 
     @property
     def held(self) -> Token | None:
@@ -184,18 +187,31 @@ class Tokens:
             if held is not None and (held.fresh is None or now < held.fresh):
                 return held
             try:
-                self._held = await self.source.read()
+                return await self._read()
             except AccessError as error:
+                self._had_no_other()
                 if held is None or (held.end is not None and now >= held.end):
                     raise
                 logger.warning("the Platform API's token was not renewed: %s", error)
                 return held
-            return self._held
 
     async def another(self, refused: Token) -> Token | None:
         """The token that its source has instead of a refused one; None where it has no other. Raises AccessError."""
         async with self._lock:
             if self._held is not None and self._held.value != refused.value:
                 return self._held
-            self._held = await self.source.read()
-            return self._held if self._held.value != refused.value else None
+            found = await self._read()
+            return found if found.value != refused.value else None
+
+    async def _read(self) -> Token:
+        found = await self.source.read()
+        due = fresh_until(found.end, datetime.now(UTC), self._ahead)
+        if self._held is None or found.value != self._held.value:
+            self._due, self.overdue = due, False
+        else:
+            self._had_no_other()
+        self._held = replace(found, fresh=earliest(due, found.fresh))
+        return self._held
+
+    def _had_no_other(self) -> None:
+        self.overdue = self._due is not None and datetime.now(UTC) >= self._due

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-RANGED = frozenset({"rate", "increase"})
+RANGED = frozenset({"changes", "rate", "increase"})
 AGGREGATIONS = frozenset({"sum", "max", "min", "count"})
 FUNCTIONS = RANGED | AGGREGATIONS | {"histogram_quantile", "absent", "time", "vector"}
 GROUPINGS = frozenset({"by", "on"})
@@ -61,7 +61,9 @@ def used(expression: str) -> Used:
         elif kind == "name" and text not in OPERATORS:
             selector, place = _selector(tokens, place)
             if selector.ranged != (inside in RANGED):
-                raise NotUnderstood(f"{selector.metric}: a range goes with rate and increase, and with nothing else")
+                raise NotUnderstood(
+                    f"{selector.metric}: a range goes with changes, rate and increase, and with nothing else"
+                )
             found.selectors.append(selector)
             inside = ""
             continue

@@ -7,6 +7,7 @@ import json
 import ssl
 import stat
 import time
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -163,6 +164,35 @@ async def test_an_issuer_that_does_not_answer_may_heal(platform: Platform, tmp_p
     path.write_text("any")
     platform.fail(503, 60)
     assert (await fault(refreshing(platform, path))).passing
+
+
+async def test_a_token_that_renews_itself_is_never_overdue(platform: Platform, tmp_path: Path) -> None:
+    path = tmp_path / "refresh"
+    path.write_text(platform.refresh_token())
+    held = Tokens(refreshing(platform, path), timedelta(minutes=10))
+    first = await held.current()
+    assert first.end is not None and first.fresh is not None
+    assert first.end - first.fresh == pytest.approx(timedelta(minutes=10), abs=timedelta(seconds=5))
+    object.__setattr__(first, "fresh", datetime.now(UTC))
+    held._due = datetime.now(UTC)
+    assert (await held.current()).value != first.value
+    assert not held.overdue
+
+
+async def test_a_token_that_nobody_renews_is_overdue_when_it_is_due_and_not_before(tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    path.write_text(jwt(exp=time.time() + 3600))
+    held = Tokens(FromFile(path))
+    first = await held.current()
+    assert first.fresh is not None and first.fresh - datetime.now(UTC) <= timedelta(minutes=5), "the file is read again"
+    for due, overdue in ((timedelta(seconds=60), False), (timedelta(0), True)):
+        held._held, held._due = replace(first, fresh=datetime.now(UTC)), datetime.now(UTC) + due
+        assert (await held.current()).value == first.value
+        assert held.overdue is overdue
+    path.write_text(jwt(exp=time.time() + 7200))
+    held._held = replace(first, fresh=datetime.now(UTC))
+    assert (await held.current()).value != first.value
+    assert not held.overdue
 
 
 async def test_what_cannot_be_renewed_is_used_to_its_end(platform: Platform, tmp_path: Path) -> None:
