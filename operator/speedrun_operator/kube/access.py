@@ -9,16 +9,17 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Coroutine
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from speedrun_operator.credentials import kubeconfig
 from speedrun_operator.credentials.faults import AccessError
 from speedrun_operator.credentials.lifetime import earliest, fresh_until, token_end
 from speedrun_operator.credentials.user import REREAD, Credentials, credentials
+from speedrun_operator.credentials.whole import Whole
 
 __all__ = ["Access", "AccessError", "Credentials", "Fetched", "Files", "ServiceAccount", "local", "own_namespace"]
 
@@ -30,7 +31,7 @@ AGAIN_FIRST, AGAIN_LONGEST = 5.0, 60.0
 class Source(Protocol):
     """Where credentials come from; read again at each call."""
 
-    async def read(self, before: Credentials | None) -> Credentials:
+    def read(self, before: Credentials | None) -> Coroutine[Any, Any, Credentials]:
         """What it says now; `before` is what it said last. Raises AccessError."""
         ...
 
@@ -121,6 +122,7 @@ class Access:
         self._source = source
         self._held: Credentials | None = None
         self._lock = asyncio.Lock()
+        self._reading: Whole[Credentials] = Whole()
         self._pause = AGAIN_FIRST
         self._not_before = 0.0
         self._reach_pause = AGAIN_FIRST
@@ -131,6 +133,10 @@ class Access:
     def end(self) -> datetime | None:
         """When what is held expires, where that is known."""
         return self._held.end if self._held else None
+
+    async def close(self) -> None:
+        """Wait for a renewal that is under way."""
+        await self._reading.close()
 
     async def current(self) -> Credentials:
         """What to use now. Raises AccessError where there is nothing."""
@@ -196,7 +202,7 @@ class Access:
     async def _read(self, told: Credentials | None = None) -> Credentials:
         """Ask the source. `told`: what it hears that it said last, if not what is held."""
         before = self._held
-        found = await self._source.read(told or before)
+        found = await self._reading.run(lambda: self._source.read(told or before))
         self._held = found
         if before is None or not (found.same_secret(before) and found.same_way(before)):
             self._pause = AGAIN_FIRST

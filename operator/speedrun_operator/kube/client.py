@@ -74,6 +74,7 @@ class Kube:
         return self._transport.answers
 
     async def close(self) -> None:
+        await self._access.close()
         await self._transport.close()
 
     async def request(

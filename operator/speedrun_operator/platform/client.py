@@ -63,6 +63,7 @@ class PlatformApi:
         )
 
     async def close(self) -> None:
+        await self.tokens.close()
         await self._http.aclose()
 
     async def clusters(self) -> list[bodies.Cluster]:

@@ -10,17 +10,18 @@ import asyncio
 import logging
 import os
 import ssl
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from speedrun_operator.credentials import oidc, plugin
 from speedrun_operator.credentials.faults import AccessError
 from speedrun_operator.credentials.lifetime import MARGIN, claims, earliest, fresh_until, token_end
 from speedrun_operator.credentials.private import write_private
 from speedrun_operator.credentials.user import REREAD
+from speedrun_operator.credentials.whole import Whole
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +56,7 @@ def token(text: str, where: str) -> Token:
 class Source(Protocol):
     def __str__(self) -> str: ...
 
-    async def read(self) -> Token:
+    def read(self) -> Coroutine[Any, Any, Token]:
         """The token as it is there now. Raises AccessError."""
         ...
 
@@ -172,12 +173,17 @@ class Tokens:
         self._held: Token | None = None
         self._due: datetime | None = None
         self._lock = asyncio.Lock()
+        self._reading: Whole[Token] = Whole()
         self.overdue = False
         """Whether a renewal was due, and the source had no other token."""
 
     @property
     def held(self) -> Token | None:
         return self._held
+
+    async def close(self) -> None:
+        """Wait for a renewal that is under way."""
+        await self._reading.close()
 
     async def current(self) -> Token:
         """The token to use. One that cannot be renewed is used to its end. Raises AccessError."""
@@ -204,7 +210,7 @@ class Tokens:
             return found if found.value != refused.value else None
 
     async def _read(self) -> Token:
-        found = await self.source.read()
+        found = await self._reading.run(self.source.read)
         due = fresh_until(found.end, datetime.now(UTC), self._ahead)
         if self._held is None or found.value != self._held.value:
             self._due, self.overdue = due, False

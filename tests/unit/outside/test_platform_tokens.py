@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import ssl
@@ -10,10 +11,12 @@ import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from speedrun_operator.check_platform import token_finding
+from speedrun_operator.credentials import oidc
 from speedrun_operator.credentials.faults import AccessError
 from speedrun_operator.platform.tokens import (
     FromCommand,
@@ -193,6 +196,37 @@ async def test_a_token_that_nobody_renews_is_overdue_when_it_is_due_and_not_befo
     held._held = replace(first, fresh=datetime.now(UTC))
     assert (await held.current()).value != first.value
     assert not held.overdue
+
+
+async def test_a_renewal_is_finished_though_nobody_waits_for_it(
+    platform: Platform, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call with a deadline, or the end of the process, comes while the issuer answers."""
+    path = tmp_path / "refresh"
+    path.write_text(first := platform.refresh_token())
+    spent, go_on = asyncio.Event(), asyncio.Event()
+    refresh = oidc.refresh
+
+    async def slow(*given: Any) -> oidc.Tokens:
+        found = await refresh(*given)
+        spent.set()
+        await go_on.wait()
+        return found
+
+    monkeypatch.setattr(oidc, "refresh", slow)
+    held = Tokens(refreshing(platform, path))
+    asked = asyncio.create_task(held.current())
+    await spent.wait()
+    asked.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asked
+    again = asyncio.create_task(held.current())
+    go_on.set()
+    await held.close()
+    kept = path.read_text().strip()
+    assert kept != first and kept in platform.refresh_tokens
+    assert (await again).value
+    assert len(platform.asked("/issuer/token")) == 1, "the same renewal, and not the spent token again"
 
 
 async def test_what_cannot_be_renewed_is_used_to_its_end(platform: Platform, tmp_path: Path) -> None:
