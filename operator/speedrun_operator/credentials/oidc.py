@@ -11,6 +11,7 @@ import httpx
 
 from speedrun_operator.credentials.faults import AccessError
 from speedrun_operator.credentials.lifetime import token_end
+from speedrun_operator.credentials.proxies import proxies_understood
 
 SECONDS = 30.0
 CONFIGURATION = "/.well-known/openid-configuration"
@@ -45,7 +46,9 @@ async def refresh(client: Client, refresh_token: str) -> Tokens:
     if not client.issuer.startswith("https://"):
         raise AccessError(f"{client}: must begin with https://")
     try:
-        async with httpx.AsyncClient(verify=client.tls or True, timeout=SECONDS, trust_env=True) as http:
+        with proxies_understood(str(client)):
+            made = httpx.AsyncClient(verify=client.tls or True, timeout=SECONDS, trust_env=True)
+        async with made as http:
             endpoint = await _endpoint(client, http)
             form = {"grant_type": "refresh_token", "refresh_token": refresh_token, "client_id": client.client_id}
             if client.client_secret:

@@ -76,12 +76,15 @@ async def credentials(
     insecure = cluster.content.get("insecure-skip-tls-verify") is True
     if insecure and not insecure_allowed:
         raise AccessError(f"{selected.origin}: it asks not to verify the API server, which is not done")
+    proxy = cluster.text("proxy-url") or None
+    if proxy is not None and not proxy.startswith(("http://", "https://")):
+        raise AccessError(f"{selected.origin}: proxy-url of {cluster.name!r} must begin with http:// or https://")
     base = Credentials(
         server=selected.server,
         origin=selected.origin,
         ca=cluster.pem("certificate-authority"),
         insecure=insecure,
-        proxy=cluster.text("proxy-url") or None,
+        proxy=proxy,
     )
     user = selected.user
     if user is None:

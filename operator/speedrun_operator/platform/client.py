@@ -18,11 +18,13 @@ from typing import Any
 import httpx
 
 from speedrun_operator.credentials.faults import AccessError
+from speedrun_operator.credentials.proxies import proxies_understood
 from speedrun_operator.platform import bodies, errors
 from speedrun_operator.platform.errors import Denied, PlatformError, Unanswered
 from speedrun_operator.platform.tokens import Token, Tokens
 
 CONNECT_SECONDS, ANSWER_SECONDS = 10.0, 30.0
+WHOLE_SECONDS = 60.0
 TRIES = 4
 PAUSE_FIRST = 0.5
 PAUSE_LONGEST = 20.0
@@ -40,7 +42,10 @@ class Where:
 
 
 class PlatformApi:
-    """One organization's view. For one event loop. Every method raises PlatformError, and nothing else of its own."""
+    """One organization's view. For one event loop. Every method raises PlatformError, and nothing else of its own.
+
+    Making one raises AccessError for a proxy of the environment that cannot be used.
+    """
 
     def __init__(
         self,
@@ -55,12 +60,13 @@ class PlatformApi:
         self.answers: Counter[int] = Counter()
         """Requests by the HTTP status of the answer; 0: there was none."""
         self._sleep = sleep
-        self._http = httpx.AsyncClient(
-            verify=tls or True,
-            timeout=httpx.Timeout(ANSWER_SECONDS, connect=CONNECT_SECONDS),
-            follow_redirects=False,
-            headers={"User-Agent": "speedrun-operator"},
-        )
+        with proxies_understood("the Platform API"):
+            self._http = httpx.AsyncClient(
+                verify=tls or True,
+                timeout=httpx.Timeout(ANSWER_SECONDS, connect=CONNECT_SECONDS),
+                follow_redirects=False,
+                headers={"User-Agent": "speedrun-operator"},
+            )
 
     async def close(self) -> None:
         await self.tokens.close()
@@ -166,13 +172,20 @@ class PlatformApi:
     ) -> tuple[int, bytes, float | None]:
         headers = {"Authorization": f"Bearer {token.value}", "Accept": "application/json, application/yaml;q=0.9"}
         url = f"{base.rstrip('/')}{path}"
-        async with self._http.stream("GET", url, params=query, headers=headers) as answer:
-            body = b""
-            async for chunk in answer.aiter_bytes():
-                body += chunk
-                if len(body) > MOST_BYTES:
-                    raise Unanswered(f"GET {path}: the answer is longer than {MOST_BYTES >> 20} MiB")
-            return answer.status_code, body, _seconds(answer.headers.get("Retry-After"))
+        body = bytearray()
+        try:
+            async with (
+                asyncio.timeout(WHOLE_SECONDS),
+                self._http.stream("GET", url, params=query, headers=headers) as answer,
+            ):
+                async for chunk in answer.aiter_bytes():
+                    body += chunk
+                    if len(body) > MOST_BYTES:
+                        raise Unanswered(f"GET {path}: the answer is longer than {MOST_BYTES >> 20} MiB")
+        except TimeoutError:
+            self.answers[0] += 1
+            raise Unanswered(f"GET {path}: the answer does not end within {WHOLE_SECONDS:g} s") from None
+        return answer.status_code, bytes(body), _seconds(answer.headers.get("Retry-After"))
 
 
 def _seconds(header: str | None) -> float | None:

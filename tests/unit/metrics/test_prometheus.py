@@ -58,7 +58,7 @@ ILL: Mapping[str, tuple[Figures, Figures]] = {
         replace(WELL, requests={("platform", "200"): 1, ("platform", "none"): 1}),
         replace(WELL, requests={("platform", "200"): 9, ("platform", "none"): 9}),
     ),
-    "SpeedrunTokenExpires": (WELL, replace(WELL, token_ends={"platform": at(NOW + 200)})),
+    "SpeedrunTokenExpires": (replace(WELL, token_ends={"platform": at(NOW + 200)}),) * 2,
     "SpeedrunLoginDown": (WELL, works(logins=[replace(LOGIN, connected=False, connect_failures=9)])),
     "SpeedrunPollsUnanswered": (WELL, works(polls={("Slurm", "answered"): 7, ("Slurm", "unanswered"): 90})),
     "SpeedrunRemoteCommandsSlow": (

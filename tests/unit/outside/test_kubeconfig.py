@@ -146,6 +146,8 @@ async def test_a_name_and_a_password(file: Path) -> None:
         (config({"client-certificate-data": "QUJD"}), "has a client certificate without its key"),
         (config({"client-certificate-data": "ÿ"}), "client-certificate-data of 'c' is not base64"),
         (config({"token": "t", "as": "root"}), "as of 'c': impersonation is not supported"),
+        (config(**{"proxy-url": "socks5://127.0.0.1:1"}), "proxy-url of 'c' must begin with http:// or https://"),
+        (config(**{"proxy-url": "127.0.0.1:1"}), "proxy-url of 'c' must begin with http:// or https://"),
         (config({"auth-provider": {"name": "gcp"}}), "the auth-provider 'gcp' is not supported"),
         (config(**{"tls-server-name": "other"}), "tls-server-name of 'c' is not supported"),
         (config() | {"current-context": ""}, "no current-context; name one of c with --context"),

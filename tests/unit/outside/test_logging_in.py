@@ -11,6 +11,7 @@ from typing import Any
 import kopf
 import pytest
 
+from speedrun_operator.credentials import oidc
 from speedrun_operator.handlers import LOGIN_AGAIN, KopfLogin, connection_info
 from speedrun_operator.kube import access as holder
 from speedrun_operator.kube.access import Access, AccessError, Credentials, Files
@@ -176,6 +177,21 @@ async def test_a_named_cluster_comes_before_this_machines_own(
     assert await server_of(api, platform=only) == "https://elsewhere.test", "in the cluster it serves readiness alone"
     assert await server_of(None) == "https://elsewhere.test"
     await api.close()
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [("ALL_PROXY", "socks5://127.0.0.1:1"), ("NO_PROXY", "[::1"), ("HTTPS_PROXY", "nonsense://x")],
+)
+async def test_a_proxy_that_cannot_be_used_is_told(
+    variable: str, value: str, platform: Platform, token_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:1")
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(AccessError, match="the proxy to the Platform API cannot be used: .*NO_PROXY"):
+        platform_api(settings(platform, token_file))
+    with pytest.raises(AccessError, match="the proxy to .*the issuer https://i.test cannot be used"):
+        await oidc.refresh(oidc.Client("a test", "https://i.test", "c"), "r")
 
 
 async def test_a_named_cluster_that_cannot_be_had_is_never_another(

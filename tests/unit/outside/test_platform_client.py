@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from speedrun_operator.api.cluster import Lifecycle
+from speedrun_operator.platform import client
 from speedrun_operator.platform.client import PlatformApi
 from speedrun_operator.platform.errors import Denied, PlatformError, Unanswered
 from testbed.platform import CLUSTER, ORGANIZATION, Person, Platform, Seen
@@ -193,6 +196,30 @@ async def test_nobody_answers(connect: Connect, unused_tcp_port: int) -> None:
     error = await refusal(connect(url=f"https://127.0.0.1:{unused_tcp_port}"), "clusters")
     assert isinstance(error, Unanswered)
     assert "the Platform API does not answer" in str(error)
+
+
+async def test_an_answer_that_does_not_end(
+    platform: Platform, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each byte comes in time."""
+    over = threading.Event()
+
+    def drip(handler: Any) -> None:
+        handler.send_response(200)
+        handler.end_headers()
+        while not over.wait(0.05):
+            handler.wfile.write(b" ")
+            handler.wfile.flush()
+
+    monkeypatch.setattr(platform._server.RequestHandlerClass, "do_GET", drip)
+    monkeypatch.setattr(client, "WHOLE_SECONDS", 0.3)
+    monkeypatch.setattr(client, "TRIES", 1)
+    try:
+        error = await refusal(connect(), "clusters")
+    finally:
+        over.set()
+    assert isinstance(error, Unanswered)
+    assert "GET /clusters: the answer does not end within 0.3 s" in str(error)
 
 
 async def test_a_server_that_cannot_be_verified_gets_no_request(platform: Platform, connect: Connect) -> None:
