@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ from speedrun_operator.credentials.faults import AccessError
 from speedrun_operator.credentials.private import write_private
 from speedrun_operator.lifecycle.readiness import awaited
 from speedrun_operator.outside import platform_api
+from speedrun_operator.platform.bodies import Cluster
 from speedrun_operator.platform.client import PlatformApi
 from speedrun_operator.platform.errors import PlatformError
 from speedrun_operator.platform.readiness import ask
@@ -30,7 +32,7 @@ async def clusters(settings: PlatformSettings) -> int:
     try:
         api = platform_api(settings)
         found = await api.clusters()
-        rows = [_row(await ask(api, each.id, each)) for each in found]
+        rows = await asyncio.gather(*(_asked(api, each) for each in found))
     except (AccessError, PlatformError) as error:
         print(f"speedrun-operator: {error}", file=sys.stderr)
         return 1
@@ -45,6 +47,15 @@ async def clusters(settings: PlatformSettings) -> int:
     for row in table:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
     return 0
+
+
+async def _asked(api: PlatformApi, found: Cluster) -> tuple[str, ...]:
+    """The cluster's row. One that cannot be asked about does not hide the others."""
+    try:
+        return _row(await ask(api, found.id, found))
+    except PlatformError as error:
+        print(f"speedrun-operator: {found.id}: {error}", file=sys.stderr)
+        return _row(ClusterState(found.id, found.spec.name, found.lifecycle, found.status.lifecycle_state))
 
 
 def _row(facts: ClusterState) -> tuple[str, ...]:

@@ -74,6 +74,16 @@ def test_clusters_lists_each_with_its_readiness(
     ]
 
 
+def test_a_cluster_that_cannot_be_asked_about_does_not_hide_the_others(
+    platform: Platform, flags: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(platform, "_options", lambda: {"scheduler": 3})
+    assert run("clusters", *flags) == 0
+    said = capsys.readouterr()
+    assert said.out.splitlines()[1].split()[:4] == [CLUSTER, "speedrun-h100", "active", "unknown"]
+    assert f"{CLUSTER}: the answer about the cluster's options has another shape" in said.err
+
+
 def test_clusters_that_may_not_be_seen(
     platform: Platform, flags: list[str], token_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
