@@ -10,6 +10,7 @@ from speedrun_operator.api.status import rfc3339
 from speedrun_operator.credentials.faults import AccessError
 from speedrun_operator.findings import Finding
 from speedrun_operator.lifecycle.readiness import awaited
+from speedrun_operator.outside import login_fault
 from speedrun_operator.platform.client import PlatformApi
 from speedrun_operator.platform.errors import PlatformError, Unanswered
 from speedrun_operator.platform.keys import key_report
@@ -34,6 +35,8 @@ async def platform_findings(api: PlatformApi, settings: Settings) -> AsyncIterat
     yield Finding("cluster", missing is None, f"{missing.reason}: {missing.message}" if missing else summary(facts))
     if not facts.ssh.known and facts.ssh.message:
         yield Finding("ssh access", None, facts.ssh.message)
+    if fault := login_fault(settings):
+        yield Finding("login user", False, fault)
     if settings.login.key_file is not None and not settings.logins:
         yield Finding("ssh key", *await key_report(api, settings.platform.cluster, settings.login.key_file))
 

@@ -25,6 +25,18 @@ def platform_api(settings: PlatformSettings) -> PlatformApi:
     return PlatformApi(where, Tokens(_token_source(settings, tls), ahead), tls=tls)
 
 
+def login_fault(settings: Settings) -> str | None:
+    """What is wrong where the login is of another cluster than the one that the platform is asked about.
+
+    Users of the SSH gateway are `<cluster-id>.<username>`.
+    """
+    user, cluster = settings.login.user, settings.platform.cluster
+    named, dot, _ = user.partition(".")
+    if not (settings.platform.in_use and dot) or user.startswith(f"{cluster}."):
+        return None
+    return f"login.user {user!r} is of cluster {named}, and platform.cluster is {cluster}: name one cluster in both"
+
+
 def access(settings: Settings, api: PlatformApi | None) -> Access:
     """Credentials: of the kubeconfig that is named; else of the cluster that is named; else what this machine has."""
     return Access(_source(settings, api))
@@ -43,7 +55,8 @@ def _source(settings: Settings, api: PlatformApi | None) -> Source:
                 raise AccessError(
                     f"ClusterProvisioning: cluster {platform.cluster} has no kubeconfig yet", passing=True
                 ) from error
-            raise AccessError(str(error), passing=isinstance(error, Unanswered)) from error
+            passing = isinstance(error, Unanswered)
+            raise AccessError(str(error), passing=passing, retry_after=error.retry_after) from error
 
     origin = f"the Platform API's kubeconfig of cluster {platform.cluster}"
     return Fetched(origin, fetch, settings.context, frozenset(platform.exec_commands))

@@ -42,7 +42,7 @@ from speedrun_operator.login import Login, LoginTarget, NotRun
 from speedrun_operator.login_secret import LOGIN_PATIENCE_SECONDS, NoNamespace, secrets_namespace
 from speedrun_operator.logins import Logins
 from speedrun_operator.logs import configure_logging
-from speedrun_operator.outside import access, platform_api
+from speedrun_operator.outside import access, login_fault, platform_api
 from speedrun_operator.planning import Site
 from speedrun_operator.platform.client import PlatformApi
 from speedrun_operator.policy import Rules
@@ -70,6 +70,8 @@ async def run(settings: Settings) -> int:
     try:
         if not settings.logins and not settings.login.missing:
             slurm_login(settings).check_key()
+        if fault := login_fault(settings):
+            raise AccessError(fault)
         api = platform_api(settings.platform) if settings.platform.in_use else None
         held = access(settings, api)
         kube = Kube(held)

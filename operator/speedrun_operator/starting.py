@@ -15,7 +15,8 @@ from speedrun_operator.kube.transport import tls_context
 from speedrun_operator.settings import Settings
 
 logger = logging.getLogger("speedrun_operator")
-API_RETRY_SECONDS = 5.0
+RETRY_FIRST, RETRY_LONGEST = 5.0, 60.0
+ASKED_LONGEST = 3600.0
 RIGHTS_PATIENCE_SECONDS = 60.0
 _sleep = asyncio.sleep
 
@@ -28,7 +29,9 @@ async def cluster_of(kube: Kube, held: Access, settings: Settings, crd: CrdWatch
     server that has just started has not read them yet.
     """
     patience = time.monotonic() + RIGHTS_PATIENCE_SECONDS
+    pause = RETRY_FIRST
     while True:
+        wait = RETRY_FIRST
         try:
             try:
                 tls_context(await held.current())
@@ -41,12 +44,18 @@ async def cluster_of(kube: Kube, held: Access, settings: Settings, crd: CrdWatch
         except AccessError as error:
             if not error.passing:
                 raise
-            logger.warning("%s; tried again in %.0f s", error, API_RETRY_SECONDS)
+            # The platform, or whatever else gives credentials, is asked less and less; the API server is near.
+            wait = max(pause, error.retry_after or 0.0)
+            pause = min(RETRY_LONGEST, 2 * pause)
+            logger.warning("%s", error)
         except (Unavailable, Refused) as error:
             if _is_final(error, time.monotonic() > patience):
                 raise Refused(error.status, str(error)) from error
-            logger.warning("%s; tried again in %.0f s", error, API_RETRY_SECONDS)
-        await _sleep(API_RETRY_SECONDS)
+            wait = max(RETRY_FIRST, error.retry_after or 0.0)
+            logger.warning("%s", error)
+        wait = min(ASKED_LONGEST, wait)
+        logger.info("tried again in %.0f s", wait)
+        await _sleep(wait)
 
 
 def _is_final(error: ApiError, patience_over: bool) -> bool:

@@ -18,7 +18,7 @@ from speedrun_operator.platform.client import PlatformApi
 from speedrun_operator.platform.errors import Denied, PlatformError
 
 logger = logging.getLogger(__name__)
-LONGEST_PAUSE = 120.0
+LONGEST_PAUSE, LONGEST_ASKED = 120.0, 3600.0
 OVER = (Lifecycle.ENDING, Lifecycle.ENDED)
 
 
@@ -76,8 +76,9 @@ class Readiness:
         pause = self._seconds
         while True:
             wait = await self.once()
-            pause = self._seconds if wait == 0 else min(LONGEST_PAUSE, max(wait or 2 * pause, self._seconds))
-            await self._sleep(pause * random.uniform(0.9, 1.1))
+            pause = self._seconds if wait == 0 else min(LONGEST_PAUSE, max(2 * pause, self._seconds))
+            asked = min(LONGEST_ASKED, wait or 0.0)  # never earlier than that
+            await self._sleep(max(pause * random.uniform(0.9, 1.1), asked * random.uniform(1.0, 1.1)))
 
     async def once(self) -> float | None:
         """Ask once: 0 where it was answered, else the wait that the API asks for, or None."""

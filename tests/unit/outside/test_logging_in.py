@@ -15,7 +15,7 @@ from speedrun_operator.credentials import oidc
 from speedrun_operator.handlers import LOGIN_AGAIN, KopfLogin, connection_info
 from speedrun_operator.kube import access as holder
 from speedrun_operator.kube.access import Access, AccessError, Credentials, Files
-from speedrun_operator.outside import access, platform_api
+from speedrun_operator.outside import access, login_fault, platform_api
 from speedrun_operator.platform.client import PlatformApi
 from speedrun_operator.platform.settings import PlatformSettings
 from speedrun_operator.settings import Settings
@@ -211,6 +211,19 @@ async def test_a_named_cluster_that_cannot_be_had_is_never_another(
     with pytest.raises(AccessError, match="ClusterProvisioning: .* has no kubeconfig yet") as raised:
         await server_of(connect(), platform=named)
     assert raised.value.passing
+
+
+@pytest.mark.parametrize(
+    ("user", "wrong"), [(f"{CLUSTER}.alice", False), ("alice", False), ("", False), ("cl-other.alice", True)]
+)
+def test_the_login_is_of_the_cluster_that_the_platform_is_asked_about(
+    user: str, wrong: bool, platform: Platform, token_file: Path
+) -> None:
+    whole = Settings.model_validate({"platform": settings(platform, token_file), "login": {"user": user}})
+    fault = login_fault(whole)
+    assert (fault is not None) is wrong
+    assert fault is None or f"'cl-other.alice' is of cluster cl-other, and platform.cluster is {CLUSTER}" in fault
+    assert login_fault(Settings.model_validate({"login": {"user": user}})) is None, "no platform is asked"
 
 
 async def test_a_service_accounts_files_are_read_again(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -219,6 +220,21 @@ async def test_what_is_known_stays_while_the_api_is_away(
     platform.heal()
     assert await readiness.once() == 0
     assert "tells the cluster's readiness again" in caplog.text
+
+
+async def test_a_wait_that_the_api_asks_for_is_kept(platform: Platform, connect: Connect) -> None:
+    platform.fail(503, 60, retry_after="600")
+    readiness, _ = poller(connect())
+    waited: list[float] = []
+
+    async def note(seconds: float) -> None:
+        waited.append(seconds)
+        raise asyncio.CancelledError
+
+    readiness._sleep = note
+    with pytest.raises(asyncio.CancelledError):
+        await readiness.run()
+    assert 600 <= waited[0] <= 660
 
 
 async def test_whoever_may_not_see_a_part_does_not_wait_for_it(

@@ -11,7 +11,7 @@ from aiohttp import web
 from speedrun_operator import starting
 from speedrun_operator.api.names import cluster8
 from speedrun_operator.crd import CrdWatch
-from speedrun_operator.kube.access import Access, Credentials
+from speedrun_operator.kube.access import Access, AccessError, Credentials
 from speedrun_operator.kube.client import Kube, Refused
 from speedrun_operator.settings import Settings
 from speedrun_operator.starting import cluster_of
@@ -77,3 +77,16 @@ async def test_what_can_never_succeed_ends_the_start_at_once(world: World) -> No
     with pytest.raises(Refused):
         await world.start()
     assert world.waited == []
+
+
+async def test_a_cluster_that_is_being_made_is_asked_less_and_less_and_as_it_wishes(world: World) -> None:
+    faults = [AccessError("not made yet", passing=True, retry_after=each) for each in (None,) * 5 + (300.0, 1.0)]
+
+    class Late:
+        async def read(self, before: Credentials | None) -> Credentials:
+            if faults:
+                raise faults.pop(0)
+            return await world.read(before)
+
+    assert await world.start(Late()) == cluster8("c")
+    assert world.waited == [5, 10, 20, 40, 60, 300, 60]
