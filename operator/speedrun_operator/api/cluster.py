@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class Lifecycle(StrEnum):
-    """Where a rented cluster stands. `OTHER`: a word that nobody here knows."""
+    """Where a rented cluster stands. `OTHER`: a word that nobody here knows; what is known of its parts decides."""
 
     PROVISIONING = "provisioning"
     ACTIVE = "active"

@@ -31,7 +31,7 @@ def awaited(facts: ClusterState | None, spec: Spec | None = None) -> Waiting | N
             "is SUNK, or backend Pods"
         )
         return Waiting(Reason.SCHEDULER_NOT_SUNK.value, message, permanent=True)
-    if facts.lifecycle is not None and facts.lifecycle is not Lifecycle.ACTIVE:
+    if facts.lifecycle not in (None, Lifecycle.ACTIVE, Lifecycle.OTHER):
         remedy = "; look at it in the console" if facts.lifecycle is Lifecycle.FAILED else ""
         return Waiting(
             Reason.CLUSTER_PROVISIONING.value, f"the cluster {_named(facts)} is {facts.state or 'not active'}{remedy}"

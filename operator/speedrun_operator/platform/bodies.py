@@ -228,7 +228,7 @@ def said(body: bytes) -> str:
     """A server's own words in an error, if it is short JSON; never a page."""
     try:
         document = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         return ""
     if not isinstance(document, dict):
         return ""

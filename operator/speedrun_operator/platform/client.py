@@ -111,7 +111,7 @@ class PlatformApi:
         text = await self._get(base, path, query)
         try:
             return json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             shown = bodies.PAGE if text.lstrip()[:1] == "<" else "no JSON: something answers in place of the API"
             setting = "platform.business_url" if business else "platform.url"
             raise Unanswered(f"GET {path}: the answer is {shown}, or {setting} is not its address") from None

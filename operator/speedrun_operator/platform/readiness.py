@@ -110,6 +110,8 @@ class Readiness:
 
 
 def all_ready(facts: ClusterState) -> bool:
-    """Whether the platform says yes, or nothing, of each part of an active cluster."""
+    """Whether the platform says yes, or nothing, of each part of a cluster that may be active."""
     parts = (facts.slurm, facts.storage_ready, facts.ssh)
-    return facts.lifecycle is Lifecycle.ACTIVE and all(each.ready or not each.known for each in parts)
+    return facts.lifecycle in (Lifecycle.ACTIVE, Lifecycle.OTHER) and all(
+        each.ready or not each.known for each in parts
+    )

@@ -141,6 +141,9 @@ async def test_a_plugin_that_fails_is_told_and_nothing_is_sent_anonymously(
     with pytest.raises(Unavailable) as raised:
         await kube.request("GET", "/version")
     await kube.close()
+    with pytest.raises(AccessError) as fault:
+        await Files(str(one.kubeconfig), None, explicit=True).read(None)
+    assert fault.value.passing is ("exit code" in says), "a network that is away may come back"
     assert says in str(raised.value)
     assert "NoneType" not in str(raised.value)
     assert one.authorizations == [], "no request without credentials"

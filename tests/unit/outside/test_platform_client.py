@@ -186,6 +186,13 @@ async def test_a_page_in_place_of_the_api(platform: Platform, connect: Connect) 
     assert "<title>" not in str(error)
 
 
+async def test_a_body_that_is_nested_without_end(
+    platform: Platform, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(platform, "_cluster", lambda: "[" * 200_000)
+    assert "the answer is no JSON" in str(await refusal(connect(), "cluster"))
+
+
 async def test_a_redirect_gets_no_token(platform: Platform, connect: Connect) -> None:
     platform.fail(302, 60)
     error = await refusal(connect(), "clusters")
