@@ -7,13 +7,18 @@ from enum import StrEnum
 
 
 class Lifecycle(StrEnum):
-    """Where a rented cluster stands. `OTHER`: a word that nobody here knows; what is known of its parts decides."""
+    """Where a rented cluster stands.
+
+    `HIDDEN`: it was shown, and is not any more. `OTHER`: a word that nobody here knows; what is known of its parts
+    decides.
+    """
 
     PROVISIONING = "provisioning"
     ACTIVE = "active"
     ENDING = "ending"
     ENDED = "ended"
     FAILED = "failed"
+    HIDDEN = "hidden"
     OTHER = "other"
 
 

@@ -76,6 +76,7 @@ class Reason(StrEnum):
     PODS_NOT_ENABLED = "PodsNotEnabled"
     CLUSTER_PROVISIONING = "ClusterProvisioning"
     CLUSTER_ENDED = "ClusterEnded"
+    CLUSTER_NOT_SHOWN = "ClusterNotShown"
     SCHEDULER_NOT_SUNK = "SchedulerNotSunk"
     SLURM_NOT_READY = "SlurmNotReady"
     STORAGE_NOT_READY = "StorageNotReady"

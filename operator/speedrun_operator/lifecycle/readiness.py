@@ -25,6 +25,12 @@ def awaited(facts: ClusterState | None, spec: Spec | None = None) -> Waiting | N
     over = ended(facts)
     if over is not None:
         return over
+    if facts.lifecycle is Lifecycle.HIDDEN:
+        message = (
+            f"the platform does not show the cluster {_named(facts)} to this account any more: it was deleted, or the "
+            "account has lost its right to it; compare with `speedrun-operator clusters`"
+        )
+        return Waiting(Reason.CLUSTER_NOT_SHOWN.value, message)
     if slurm and facts.scheduler is not None and facts.scheduler.lower() != SUNK:
         message = (
             f"the cluster {_named(facts)} has the scheduler {facts.scheduler!r} and no Slurm: use one whose scheduler "

@@ -19,6 +19,8 @@ from speedrun_operator.platform.errors import Denied, PlatformError
 
 logger = logging.getLogger(__name__)
 LONGEST_PAUSE, LONGEST_ASKED = 120.0, 3600.0
+HIDDEN_AFTER = 3
+"""So many answers 404 in a row to a cluster that was seen: it is gone, or is not shown any more."""
 OVER = (Lifecycle.ENDING, Lifecycle.ENDED)
 
 
@@ -64,6 +66,7 @@ class Readiness:
     ) -> None:
         self.facts: ClusterState | None = None
         self.problem = ""
+        self._not_found = 0
         self._api = api
         self._cluster = cluster
         self._tell = tell
@@ -88,10 +91,15 @@ class Readiness:
             if str(error) != self.problem:
                 logger.warning("the cluster's readiness is not known: %s", error)
             self.problem = str(error)
+            self._not_found = self._not_found + 1 if error.status == 404 else 0
+            if self.facts is not None and self._not_found >= HIDDEN_AFTER:
+                known = self.facts
+                self._change(ClusterState(known.cluster, known.name, Lifecycle.HIDDEN, "not shown any more"))
             return error.retry_after
         if self.problem:
             logger.info("the Platform API tells the cluster's readiness again")
         self.problem = ""
+        self._not_found = 0
         self._change(await self._with_nodes(facts))
         return 0
 

@@ -249,6 +249,29 @@ async def test_whoever_may_not_see_a_part_does_not_wait_for_it(
     assert "no SSH" in told[0].ssh.message
 
 
+async def test_a_cluster_that_is_not_shown_any_more_is_said_to_be(platform: Platform, connect: Connect) -> None:
+    """Deleted while nobody asked, or a right that was taken away: it is not called ended."""
+    readiness, told = poller(connect())
+    platform.fail(404, 60)
+    for _ in range(5):
+        await readiness.once()
+    assert told == [], "one that was never seen is not said to have gone"
+    platform.heal()
+    await readiness.once()
+    platform.fail(404, 60)
+    for _ in range(2):
+        await readiness.once()
+    assert awaited(readiness.facts) is None, "one slip is none"
+    await readiness.once()
+    waiting = awaited(readiness.facts)
+    assert waiting is not None and (waiting.reason, waiting.permanent) == ("ClusterNotShown", False)
+    assert "does not show the cluster speedrun-h100 to this account any more" in waiting.message
+    assert gone(readiness.facts) is None
+    platform.heal()
+    await readiness.once()
+    assert awaited(readiness.facts) is None
+
+
 async def test_a_cluster_that_ended_is_said_to_have(platform: Platform, connect: Connect) -> None:
     platform.state.lifecycle = "ended"
     readiness, _ = poller(connect())
