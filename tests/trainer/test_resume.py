@@ -1,6 +1,7 @@
 """A run that was stopped goes on exactly as if it had not been."""
 
 import json
+import os
 import re
 import signal
 import sys
@@ -12,7 +13,25 @@ from conftest import Processes, wait_until
 from speedrun_trainer.train import main
 
 ALONE = [sys.executable, "-m", "speedrun_trainer.train"]
+TWO = ["-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1", "--nproc_per_node=2"]
 SHORT = ["--val-tokens", "8192", "--val-every", "0"]
+# A run whose checkpoints take until the file `go` is there; the file `rank-<number>` tells each rank's process.
+SLOW_SAVE = """
+import os, sys, time
+from pathlib import Path
+import torch
+from speedrun_trainer.train import main
+here, write = Path(sys.argv.pop(1)), torch.save
+here.joinpath("rank-" + os.environ["RANK"]).write_text(str(os.getpid()))
+def save(*arguments):
+    here.joinpath("saving").touch()
+    deadline = time.monotonic() + 60
+    while not here.joinpath("go").exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    write(*arguments)
+torch.save = save
+sys.exit(main())
+"""
 
 
 def losses(metrics: Path) -> dict[int, float]:
@@ -57,14 +76,29 @@ def test_sigterm_saves_where_that_was_asked_for(smoke_data: Path, tmp_path: Path
     assert list(losses(tmp_path / "metrics.jsonl")) == list(range(1, 81)), "no step twice, none left out"
 
 
+def test_sigterm_again_leaves_a_slow_save_alone(smoke_data: Path, tmp_path: Path, processes: Processes) -> None:
+    """Slurm signals launcher and ranks, and then the launcher signals its ranks."""
+    (tmp_path / "slow.py").write_text(SLOW_SAVE)
+    options = ["--data", str(smoke_data), *SHORT, "--warmup-steps", "0", "--checkpoint", str(tmp_path / "kept")]
+    process, out, err = processes.start([sys.executable, *TWO, str(tmp_path / "slow.py"), str(tmp_path), *options])
+    wait_until(lambda: "\nstep:1/500 " in out.read_text(), "the first step")
+    process.send_signal(signal.SIGTERM)
+    wait_until((tmp_path / "saving").exists, "the save")
+    for rank in range(2):
+        os.kill(int((tmp_path / f"rank-{rank}").read_text()), signal.SIGTERM)
+    (tmp_path / "go").touch()
+    assert process.wait(timeout=60) != 0
+    assert "terminated by SIGTERM: saved after step " in err.read_text(), err.read_text()
+    assert (tmp_path / "kept" / "state.pt").exists()
+
+
 @pytest.mark.full
 def test_two_processes_go_on_where_one_stopped(smoke_data: Path, tmp_path: Path, processes: Processes) -> None:
     options = ["--data", str(smoke_data), *SHORT, "--steps", "12"]
     kept = ["--checkpoint", str(tmp_path / "kept"), "--save-every", "8"]
     code, out, err = processes.run([*ALONE, *options, *kept])
     assert code == 0, err
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1", "--nproc_per_node=2"]
-    code, rest, err = processes.run([sys.executable, *launcher, "-m", "speedrun_trainer.train", *options, *kept])
+    code, rest, err = processes.run([sys.executable, *TWO, "-m", "speedrun_trainer.train", *options, *kept])
     assert code == 0, err
     assert "Resuming after step 8 " in rest and "step:8/12 train" not in rest
     values = [float(final_line(text).split("val_loss:")[1]) for text in (out, rest)]

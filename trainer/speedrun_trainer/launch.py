@@ -116,7 +116,10 @@ def compiler_caches() -> None:
 
 
 class Stop:
-    """SIGTERM ends the process at once with EXIT_TERMINATED and says so; while `later` is set it is only noted."""
+    """SIGTERM ends the process at once with EXIT_TERMINATED and says so; while `later` is set it is only noted.
+
+    However often it comes: Slurm sends it to every process of a job, and torchrun once more to those that it started.
+    """
 
     def __init__(self) -> None:
         self.asked = False
@@ -124,7 +127,7 @@ class Stop:
         signal.signal(signal.SIGTERM, self._arrived)
 
     def _arrived(self, _number: int, _frame: FrameType | None) -> None:
-        if self.later and not self.asked:
+        if self.later:
             self.asked = True
             return
         print("terminated by SIGTERM: the run ends here, without a result", file=sys.stderr, flush=True)

@@ -261,7 +261,7 @@ def run(options: Namespace, ranks: Ranks, stop: Stop) -> int:
             break
         waiting.append((step + 1, train_step(step, batches)))
         print0(logline.training(step + 1, preset.steps, train_time=clock.read()))
-    stop.later = False
+    stop.later = stopped  # what is left is to say so and to leave
     batches.close()
     progress.end()
 
