@@ -21,6 +21,7 @@ from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import TypeVar
 
+from speedrun_trainer.report import first_line
 from speedrun_trainer.shards import DataError, open_shard, write_file
 
 REPOSITORY = "kjj0/fineweb10B-gpt2"
@@ -234,7 +235,3 @@ def retry_after(value: str | None) -> float | None:
         return max(parsedate_to_datetime(value).timestamp() - time.time(), 0.0)
     except ValueError:
         return None
-
-
-def first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

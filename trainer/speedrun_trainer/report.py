@@ -47,3 +47,8 @@ class Progress:
     def end(self) -> None:
         if self.shown:
             print(file=sys.stderr, flush=True)
+
+
+def first_line(error: BaseException) -> str:
+    """Of its message; its kind if it has none."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
