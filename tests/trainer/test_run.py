@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -206,9 +207,32 @@ def test_an_output_that_cannot_be_written_is_told_before_training(
     assert "Resetting Model" not in lines
 
 
+def test_weights_that_could_not_be_written_are_told_before_training(
+    smoke_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, lines, err = train(capsys, smoke_data, *SHORT, "--weights", str(tmp_path))
+    assert (code, err) == (
+        6,
+        f"speedrun_trainer.train: {tmp_path}: is a folder; --weights names the file that is written\n",
+    )
+    assert "Resetting Model" not in lines
+    monkeypatch.setitem(sys.modules, "safetensors", None)
+    code, lines, err = train(capsys, smoke_data, *SHORT, "--weights", str(tmp_path / "w"))
+    assert code == 6 and "--weights needs the package safetensors: pip install" in err
+    assert "Resetting Model" not in lines
+
+
 @pytest.mark.parametrize("idea", IDEAS)
 def test_each_idea_can_be_left_out(smoke_data: Path, capsys: pytest.CaptureFixture[str], idea: str) -> None:
     code, lines, err = train(capsys, smoke_data, *SHORT, "--steps", "3", "--without", idea)
+    assert (code, err) == (0, "")
+    assert float(val_losses(lines)[3]) < 4
+
+
+def test_all_ideas_can_be_left_out_together(smoke_data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Then there are parameters that nothing uses: the weights that mix streams."""
+    without = [word for idea in IDEAS for word in ("--without", idea)]
+    code, lines, err = train(capsys, smoke_data, *SHORT, "--steps", "3", "--warmup-steps", "1", *without)
     assert (code, err) == (0, "")
     assert float(val_losses(lines)[3]) < 4
 

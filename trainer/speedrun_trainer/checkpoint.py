@@ -4,6 +4,7 @@ Files appear by rename, whole or not at all. A checkpoint holds whole tensors, s
 processes; on the same device and number of processes it goes on bit for bit (on a GPU with --deterministic).
 """
 
+import importlib.util
 import json
 import os
 import tempfile
@@ -38,6 +39,15 @@ def require_writable(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryFile(dir=folder):
         pass
+
+
+def require_weights(path: Path) -> None:
+    """What `save_weights` needs, asked for hours before. Raises OSError or CheckpointError."""
+    if path.is_dir():
+        raise CheckpointError(f"{path}: is a folder; --weights names the file that is written")
+    if importlib.util.find_spec("safetensors") is None:
+        raise CheckpointError("--weights needs the package safetensors: pip install 'speedrun-operator[trainer]'")
+    require_writable(path.parent)
 
 
 def save(folder: Path, place: Place, model: nn.Module, optimizer: Optimizer, facts: Mapping[str, Any]) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from importlib import metadata
 from pathlib import Path
 from types import FrameType
 
@@ -94,6 +95,14 @@ def connect(ranks: Ranks) -> None:
 def disconnect() -> None:
     if dist.is_initialized():
         dist.destroy_process_group()
+
+
+def installed(package: str) -> str | None:
+    """The version of an installed package, without the cost of importing it."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def compiler_caches() -> None:

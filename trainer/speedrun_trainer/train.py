@@ -25,7 +25,6 @@ from argparse import Namespace
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from importlib import metadata
 from time import perf_counter
 
 import torch
@@ -82,7 +81,7 @@ def run(options: Namespace, ranks: Ranks, stop: Stop) -> int:
     # -----------------------------------------------------------------------
     # What runs
 
-    triton = installed("triton")
+    triton = launch.installed("triton")
     for line in logline.environment(
         python=sys.version, torch=torch.__version__, cuda=torch.version.cuda, triton=triton
     ):
@@ -193,8 +192,10 @@ def run(options: Namespace, ranks: Ranks, stop: Stop) -> int:
     print0(logline.compiling(how if compiled else f"nothing to compile on a CPU; {how}"))
     weights = {name: parameter.detach().cpu().clone() for name, parameter in model.named_parameters()}
     metrics = Metrics(options.metrics if ranks.rank == 0 else None)
-    for folder in filter(None, (options.checkpoint, options.weights and options.weights.parent)):
-        checkpoint.require_writable(folder)
+    if options.checkpoint:
+        checkpoint.require_writable(options.checkpoint)
+    if options.weights:
+        checkpoint.require_weights(options.weights)
     metrics.write(parameters=parameters, attention=kernel.name, world=ranks.world, device=name or "cpu")
     for first, stage in schedule.first_steps().items():
         began = perf_counter()
@@ -285,14 +286,6 @@ def tensors(batch: Batch, *, pinned: bool) -> list[Tensor]:
     """In the order of the model's arguments; in memory that a GPU can copy from by itself."""
     parts = [torch.from_numpy(part) for part in (batch.tokens, batch.targets, batch.positions, batch.boundaries)]
     return [part.pin_memory() for part in parts] if pinned else parts
-
-
-def installed(package: str) -> str | None:
-    """The version of an installed package, without the cost of importing it."""
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 if __name__ == "__main__":
