@@ -4,10 +4,12 @@ import json
 import math
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from speedrun_trainer import memory
 from speedrun_trainer.__main__ import main as data_main
 from speedrun_trainer.presets import IDEAS, PRESETS
 from speedrun_trainer.shards import MAKE
@@ -103,6 +105,7 @@ def test_a_last_step_that_spoils_the_model_is_found_by_the_validation(
         (["--learning-rate", "-1"], "argument --learning-rate: '-1' is not a number from 0 to 1e+30"),
         (["--threads", "0"], "argument --threads: '0' is not a whole number from 1 up"),
         (["--val-tokens", "1000"], "--val-tokens 1000 is not a multiple of 2048"),
+        (["--micro-tokens", "255"], "--micro-tokens 255: the smallest portion is a unit of 256 tokens"),
         (["--save-every", "10"], "--save-every needs --checkpoint FOLDER"),
         (["--stop-at-target", "-1"], "argument --stop-at-target: '-1' is not a number from 0 to 1000000000.0"),
         (["--fp8", "mlp"], "argument --fp8: invalid choice: 'mlp' (choose from 'none', 'head')"),
@@ -133,6 +136,11 @@ def test_a_gpu_that_is_not_there_is_told(
     assert code == 5 and "--device cuda: torch sees no GPU; look at nvidia-smi" in err
     code, _, err = train(capsys, smoke_data, "--attention", "varlen", "--device", "cpu")
     assert code == 5 and "--attention varlen needs a GPU; on a CPU there is sdpa" in err
+
+
+@pytest.mark.parametrize(("world", "advice"), [(4, "lower --micro-tokens, to 49152 at"), (8, "a unit of 49152")])
+def test_advice_on_memory_is_of_use(world: int, advice: str) -> None:
+    assert advice in memory.advice(replace(PRESETS["gpt2-small"], most_tokens=98_304), world)
 
 
 def test_help_explains_the_options(capsys: pytest.CaptureFixture[str]) -> None:

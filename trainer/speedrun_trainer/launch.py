@@ -59,9 +59,13 @@ class Ranks:
             dist.barrier()
 
 
+def world_size() -> int:
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
 def ranks(device: str) -> Ranks:
     """From the variables that torchrun sets; `device` is auto, cpu or cuda. Raises CannotRun."""
-    rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    rank, world = int(os.environ.get("RANK", "0")), world_size()
     local_rank, local_world = int(os.environ.get("LOCAL_RANK", "0")), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     if UNITS % world:
         raise CannotRun(f"{world} processes cannot share a step's {UNITS} units: start 1, 2, 4 or 8 (--nproc_per_node)")

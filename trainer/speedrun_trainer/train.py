@@ -37,7 +37,7 @@ from speedrun_trainer.clock import Clock
 from speedrun_trainer.data import UNITS, Ahead, Batch, Share, cut, plan
 from speedrun_trainer.launch import CannotRun, Ranks, Stop
 from speedrun_trainer.model import GPT
-from speedrun_trainer.report import Metrics, Progress
+from speedrun_trainer.report import Metrics, Progress, first_line
 from speedrun_trainer.schedule import Schedule, Stage
 from speedrun_trainer.sharding import Optimizer
 from speedrun_trainer.shards import DataError, TokenStream, find_dataset, vocabulary_of
@@ -59,7 +59,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (CannotRun, attention.NoKernel) as error:
         message = str(error)
     except torch.OutOfMemoryError as error:
-        message = f"the GPU's memory does not suffice, lower --micro-tokens ({str(error).splitlines()[0]})"
+        advice = memory.advice(options.preset, launch.world_size())
+        message = f"the GPU's memory does not suffice: {advice} ({first_line(error)})"
     except DataError as error:
         code, message = EXIT_DATA, str(error)
     except (CheckpointError, OSError) as error:
@@ -128,7 +129,7 @@ def run(options: Namespace, ranks: Ranks, stop: Stop) -> int:
     torch.manual_seed(seed)
     dtype = torch.bfloat16 if gpu else torch.float32
     model = GPT(config, kernel, dtype)
-    memory.require(ranks, memory.needed(model, preset, share), f"a run with --micro-tokens {preset.most_tokens}")
+    memory.require(ranks, model, preset, share)
     model = model.to(device)
     optimizer = Optimizer(model, preset.rules, rank=ranks.rank, world=ranks.world, dtype=dtype, compiled=compiled)
     parameters = sum(parameter.numel() for parameter in model.parameters())
