@@ -74,9 +74,7 @@ def flash_attn_4(major: int) -> Function | str:
         return "flash-attn-4 is for Hopper and Blackwell"
     # Both run code of packages that may have been built for another torch, which shows as an error of any kind.
     try:
-        if (
-            importlib.util.find_spec("flash_attn.cute") is None
-        ):  # imports flash_attn, maybe flash-attn 2's
+        if importlib.util.find_spec("flash_attn.cute") is None:  # imports flash_attn, maybe flash-attn 2's
             return "flash-attn-4 is not installed"
     except ModuleNotFoundError:
         return "flash-attn-4 is not installed"
