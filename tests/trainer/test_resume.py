@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from conftest import Processes, wait_until
 from speedrun_trainer.train import main
@@ -117,3 +118,31 @@ def test_a_checkpoint_of_another_run_is_refused(
     (tmp_path / "state.pt").write_bytes(b"half of something")
     assert main(options) == 6
     assert "state.pt: not a checkpoint of this trainer" in capsys.readouterr().err
+
+
+def test_spoilt_weights_do_not_replace_a_good_checkpoint(
+    smoke_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The loss is looked at before the update that spoils them."""
+    options = ["--data", str(smoke_data), *SHORT, "--warmup-steps", "0", "--checkpoint", str(tmp_path)]
+    assert (
+        main([*options, "--steps", "500", "--learning-rate", "1e30", "--without", "soft_cap", "--save-every", "1"]) == 3
+    )
+    assert "the loss is not a number after step " in capsys.readouterr().err
+    saved = torch.load(tmp_path / "state.pt", weights_only=True)["parameters"]
+    assert all(bool(tensor.isfinite().all()) for tensor in saved.values())
+
+
+@pytest.mark.parametrize("change", ["a tensor less", "another shape"])
+def test_a_checkpoint_of_other_code_is_told(
+    smoke_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], change: str
+) -> None:
+    options = ["--data", str(smoke_data), *SHORT, "--steps", "2", "--warmup-steps", "0", "--checkpoint", str(tmp_path)]
+    assert main([*options, "--save-every", "1"]) == 0
+    content = torch.load(tmp_path / "state.pt", weights_only=True)
+    mixing = content["parameters"].pop("mixing")
+    if change == "another shape":
+        content["parameters"]["mixing"] = mixing.new_zeros(7, 7)
+    torch.save(content, tmp_path / "state.pt")
+    assert main(options) == 6
+    assert "state.pt: is of another version of this trainer (" in capsys.readouterr().err

@@ -16,10 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from speedrun_trainer.report import first_line
 from speedrun_trainer.sharding import Optimizer
 
 NAME = "state.pt"
-WEIGHTS = "weights.safetensors"
+ANEW = "remove it to start anew"
 
 
 class CheckpointError(Exception):
@@ -48,6 +49,11 @@ def require_weights(path: Path) -> None:
     if importlib.util.find_spec("safetensors") is None:
         raise CheckpointError("--weights needs the package safetensors: pip install 'speedrun-operator[trainer]'")
     require_writable(path.parent)
+
+
+def finite(model: nn.Module) -> bool:
+    """Whether the weights are numbers: with others a run cannot go on, and they must not replace a good checkpoint."""
+    return all(bool(parameter.detach().isfinite().all()) for parameter in model.parameters())
 
 
 def save(folder: Path, place: Place, model: nn.Module, optimizer: Optimizer, facts: Mapping[str, Any]) -> None:
@@ -84,16 +90,19 @@ def load(folder: Path, model: nn.Module, optimizer: Optimizer, facts: Mapping[st
         saved = json.loads(content["facts"])
         place = Place(**content["place"])
     except Exception as error:  # torch has many ways to say that a file is not its own
-        raise CheckpointError(f"{path}: not a checkpoint of this trainer ({error}); remove it to start anew") from error
+        raise CheckpointError(f"{path}: not a checkpoint of this trainer ({first_line(error)}); {ANEW}") from error
     for name, value in facts.items():
         if saved.get(name) != value:
             raise CheckpointError(
                 f"{path}: is of a run with {name} {saved.get(name)!r}, this one has {value!r}: "
                 "give the same options, or another folder"
             )
-    for name, parameter in model.named_parameters():
-        parameter.copy_(content["parameters"][name])
-    optimizer.load(content["optimizer"], place.step)
+    try:
+        for name, parameter in model.named_parameters():
+            parameter.copy_(content["parameters"][name])
+        optimizer.load(content["optimizer"], place.step)
+    except (KeyError, RuntimeError) as error:  # a tensor is missing, or of another shape
+        raise CheckpointError(f"{path}: is of another version of this trainer ({first_line(error)}); {ANEW}") from error
     return place
 
 

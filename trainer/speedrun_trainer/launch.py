@@ -53,6 +53,12 @@ class Ranks:
             for work in [dist.all_reduce(tensor, async_op=True) for tensor in tensors]:
                 work.wait()
 
+    def all_agree(self, mine: bool) -> bool:
+        """Whether all processes say yes; all must ask."""
+        noes = torch.tensor(float(not mine), device=self.device)
+        self.add_up([noes])
+        return not noes.item()
+
     def wait_for_all(self) -> None:
         """Return when every process has come here. Who leaves torchrun early makes it end the others."""
         if self.world > 1:

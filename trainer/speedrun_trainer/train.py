@@ -248,6 +248,10 @@ def run(options: Namespace, ranks: Ranks, stop: Stop) -> int:
             done = {"tokens": schedule.tokens_before(of), "train_time_ms": clock.read()}
             metrics.write(step=of, loss=loss, rate=rate, **done, peak_bytes=memory.peak(device)["allocated"])
             progress.show(of, preset.steps, loss=loss, seconds=clock.read() / 1000)
+        if save_due or stopped:
+            clock.stop()
+            diverged = diverged or not ranks.all_agree(checkpoint.finite(model))
+            clock.start()
         if due or diverged:
             train_time = clock.stop()
             val_loss = validate(schedule.stage(step), Ahead(val_batches()))
