@@ -64,3 +64,13 @@ def test_no_metrics_are_wanted() -> None:
     metrics = Metrics(None)
     metrics.write(step=1)
     metrics.close()
+
+
+def test_a_full_disk_ends_the_metrics_and_not_the_run(capsys: pytest.CaptureFixture[str]) -> None:
+    metrics = Metrics(Path("/dev/full"))
+    for step in range(2):
+        metrics.write(step=step)
+    metrics.close()
+    assert capsys.readouterr().err == "/dev/full: no more metrics (No space left on device)\n"
+    with pytest.raises(OSError, match="No space left on device: '/dev/full'"):
+        Metrics(Path("/dev/full"), first="line")

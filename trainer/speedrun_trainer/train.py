@@ -55,7 +55,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parse_train(arguments, description=__doc__ or "")
     code, message = EXIT_MACHINE, ""
     try:
-        return run(options, launch.ranks(options.device), stop)
+        code = run(options, launch.ranks(options.device), stop)
+        launch.disconnect()
+        return code
     except (CannotRun, attention.NoKernel) as error:
         message = str(error)
     except torch.OutOfMemoryError as error:
@@ -67,9 +69,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code, message = EXIT_FILES, str(error)
     except KeyboardInterrupt:
         code, message = EXIT_INTERRUPTED, "interrupted: the run ends here, without a result"
-    finally:
-        launch.disconnect()
     print(f"speedrun_trainer.train: {message}", file=sys.stderr, flush=True)
+    launch.leave(code)
     return code
 
 
@@ -192,12 +193,12 @@ def run(options: Namespace, ranks: Ranks, stop: Stop) -> int:
     how = f"{options.warmup_steps} steps of each of {len(schedule.first_steps())} stages"
     print0(logline.compiling(how if compiled else f"nothing to compile on a CPU; {how}"))
     weights = {name: parameter.detach().cpu().clone() for name, parameter in model.named_parameters()}
-    metrics = Metrics(options.metrics if ranks.rank == 0 else None)
+    path = options.metrics if ranks.rank == 0 else None
+    metrics = Metrics(path, parameters=parameters, attention=kernel.name, world=ranks.world, device=name or "cpu")
     if options.checkpoint:
         checkpoint.require_writable(options.checkpoint)
     if options.weights:
         checkpoint.require_weights(options.weights)
-    metrics.write(parameters=parameters, attention=kernel.name, world=ranks.world, device=name or "cpu")
     for first, stage in schedule.first_steps().items():
         began = perf_counter()
         for step in range(first, min(first + options.warmup_steps, preset.steps)):
