@@ -238,6 +238,10 @@ def test_a_read_only_cache_is_good_if_it_is_whole(
         (tmp_path / name).write_bytes(hub.files[name])
     assert get(tmp_path) == 0
     assert "3 shards are there; it may only be read" in capsys.readouterr().out
+    assert get(tmp_path, "--verify") == 0 and capsys.readouterr().out.count(": kept, verified\n") == 3
+    (tmp_path / TWO).write_bytes(hub.files[TWO][:-1] + b"\x00")
+    assert get(tmp_path, "--verify") == 4
+    assert f"{TWO} has another SHA-256 than on the Hub, and the folder cannot be written" in capsys.readouterr().err
     (tmp_path / ONE).unlink()
     assert get(tmp_path) == 4
     assert f"cannot be written to (Read-only file system), and {tmp_path / ONE} is missing" in capsys.readouterr().err

@@ -124,11 +124,13 @@ def test_spoilt_weights_do_not_replace_a_good_checkpoint(
     smoke_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The loss is looked at before the update that spoils them."""
+    (tmp_path / ".state.pt.1.tmp").touch()
     options = ["--data", str(smoke_data), *SHORT, "--warmup-steps", "0", "--checkpoint", str(tmp_path)]
     assert (
         main([*options, "--steps", "500", "--learning-rate", "1e30", "--without", "soft_cap", "--save-every", "1"]) == 3
     )
     assert "the loss is not a number after step " in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["state.pt"], "what a killed process left is cleaned"
     saved = torch.load(tmp_path / "state.pt", weights_only=True)["parameters"]
     assert all(bool(tensor.isfinite().all()) for tensor in saved.values())
 

@@ -99,6 +99,7 @@ def test_a_last_step_that_spoils_the_model_is_found_by_the_validation(
     ("options", "message"),
     [
         (["--steps", "0"], "argument --steps: '0' is not a whole number from 1 up"),
+        (["--seed", "9" * 20], f"argument --seed: '{'9' * 20}' is more than 9223372036854775807"),
         (["--steps", "many"], "argument --steps: 'many' is not a whole number from 1 up"),
         (["--learning-rate", "nan"], "argument --learning-rate: 'nan' is not a number from 0 to 1e+30"),
         (["--learning-rate", "1e31"], "argument --learning-rate: '1e31' is not a number from 0 to 1e+30"),

@@ -101,6 +101,14 @@ def test_folder_says_which_source_it_is_of(tmp_path: Path) -> None:
     assert MarkovSource.of_folder(tmp_path) == MarkovSource(7)
 
 
+def test_a_description_that_is_right_is_not_written_again(tmp_path: Path) -> None:
+    """Nor could it be in a folder that may only be read."""
+    MarkovSource(7).describe(tmp_path)
+    before = {path.name: path.stat().st_ino for path in tmp_path.iterdir()}
+    MarkovSource(7).describe(tmp_path)
+    assert {path.name: path.stat().st_ino for path in tmp_path.iterdir()} == before and len(before) == 2
+
+
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"seed": "1"}', '{"seed": -1}', '{"seed": true}', '"seed"', "\x00"])
 def test_unreadable_description_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / source.DESCRIPTION).write_text(text)

@@ -68,6 +68,8 @@ def save(folder: Path, place: Place, model: nn.Module, optimizer: Optimizer, fac
             "optimizer": state,
         }
         folder.mkdir(parents=True, exist_ok=True)
+        for left in folder.glob(f".{NAME}.*.tmp"):  # of a process that was killed; a folder is one run's
+            left.unlink(missing_ok=True)
         temporary = folder / f".{NAME}.{os.getpid()}.tmp"
         try:
             with temporary.open("wb") as file:

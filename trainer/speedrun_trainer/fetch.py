@@ -16,7 +16,7 @@ import math
 import os
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
@@ -73,12 +73,22 @@ def get(folder: Path, shards: int, *, repository: str, verify: bool, say: Say) -
         faults = [fault for name in wanted if (fault := local_fault(folder / name))]
         if faults:
             raise DataError(f"{folder}: cannot be written to ({error.strerror}), and {faults[0]}") from error
-        return say(f"{folder}: {len(wanted)} shards are there; it may only be read")
+        say(f"{folder}: {len(wanted)} shards are there; it may only be read")
+        return compare(folder, wanted, repository, say) if verify else None
     settled = not verify and all(local_fault(folder / name) is None and noted(folder / name) for name in wanted)
     away: NoAnswer | None = None
     with nullcontext() if settled else only_one(folder, say):
         for name in wanted:
             away = get_one(folder / name, repository, verify=verify, away=away, say=say)
+
+
+def compare(folder: Path, wanted: Sequence[str], repository: str, say: Say) -> None:
+    """Of --verify, where nothing can be mended. Raises DataError."""
+    for name in wanted:
+        known = patiently(lambda name=name: ask(repository, name), name, say)  # type: ignore[misc]
+        if fault := difference(folder / name, known):
+            raise DataError(f"{fault}, and the folder cannot be written to")
+        say(f"{folder / name}: kept, verified")
 
 
 def get_one(path: Path, repository: str, *, verify: bool, away: NoAnswer | None, say: Say) -> NoAnswer | None:

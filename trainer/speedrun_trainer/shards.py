@@ -58,6 +58,12 @@ def write_file(path: Path, content: bytes) -> None:
         temporary.unlink(missing_ok=True)
 
 
+def ensure_file(path: Path, content: bytes) -> None:
+    """Write the file if it does not hold the content: what is right may lie in a folder that can only be read."""
+    if not path.exists() or path.read_bytes() != content:
+        write_file(path, content)
+
+
 def ensure_shard(path: Path, tokens: Tokens) -> str:
     """Make `path` hold exactly these tokens. Returns what that took: written, kept, or replaced and why."""
     content = shard_bytes(tokens)
@@ -146,7 +152,7 @@ def find_dataset(folder: Path) -> Dataset:
 
 def describe_vocabulary(folder: Path, size: int, name: str) -> None:
     """Leave word for `vocabulary_of`."""
-    write_file(folder / VOCABULARY_FILE, f"{json.dumps({'vocabulary': size, 'name': name})}\n".encode())
+    ensure_file(folder / VOCABULARY_FILE, f"{json.dumps({'vocabulary': size, 'name': name})}\n".encode())
 
 
 def vocabulary_of(folder: Path) -> int:
