@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from conftest import Processes, wait_until
+from speedrun_trainer.__main__ import main as data_main
 from speedrun_trainer.train import main
 
 ALONE = [sys.executable, "-m", "speedrun_trainer.train"]
@@ -58,6 +59,7 @@ def test_resumed_run_repeats_bit_for_bit(smoke_data: Path, tmp_path: Path, capsy
     out = capsys.readouterr().out
     assert f"Resuming after step 12 from {tmp_path / 'kept'}\n" in out
     assert losses(second) == {step: loss for step, loss in losses(whole).items() if step > 12}
+    assert '{"resuming_after": 12}' in second.read_text().splitlines()
     assert final_line(out) == expected
 
 
@@ -115,6 +117,10 @@ def test_a_checkpoint_of_another_run_is_refused(
     assert (
         "is of a run with seed 0, this one has 1: give the same options, or another folder" in capsys.readouterr().err
     )
+    other = tmp_path / "other"
+    assert data_main(["data", "make-synthetic", "--data", str(other), "--seed", "2"]) == 0
+    assert main([*options, "--data", str(other)]) == 6
+    assert "is of a run with data '" in capsys.readouterr().err, "as many tokens, but others"
     (tmp_path / "state.pt").write_bytes(b"half of something")
     assert main(options) == 6
     assert "state.pt: not a checkpoint of this trainer" in capsys.readouterr().err

@@ -3,6 +3,7 @@
 import hashlib
 import itertools
 import math
+import os
 from pathlib import Path
 
 import numpy as np
@@ -107,6 +108,16 @@ def test_a_description_that_is_right_is_not_written_again(tmp_path: Path) -> Non
     before = {path.name: path.stat().st_ino for path in tmp_path.iterdir()}
     MarkovSource(7).describe(tmp_path)
     assert {path.name: path.stat().st_ino for path in tmp_path.iterdir()} == before and len(before) == 2
+
+
+def test_what_a_killed_writer_left_is_cleaned(tmp_path: Path) -> None:
+    """BR-097: but not what another is writing just now."""
+    old, new = (tmp_path / f".{source.DESCRIPTION}.{name}.tmp" for name in ("old", "new"))
+    old.touch()
+    new.touch()
+    os.utime(old, (0, 0))
+    MarkovSource(7).describe(tmp_path)
+    assert (old.exists(), new.exists()) == (False, True)
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"seed": "1"}', '{"seed": -1}', '{"seed": true}', '"seed"', "\x00"])

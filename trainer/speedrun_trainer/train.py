@@ -218,13 +218,14 @@ def run(options: Namespace, ranks: Ranks, stop: Stop) -> int:
 
     facts = {
         "preset": options.preset_name, "without": options.without, "steps": preset.steps, "seed": seed, "fp8": scale,
-        "learning_rate": preset.learning_rate, "vocabulary": vocabulary, "training tokens": len(train),
+        "learning_rate": preset.learning_rate, "vocabulary": vocabulary, "data": train.identity(),
     }  # fmt: skip
     place = checkpoint.load(options.checkpoint, model, optimizer, facts) if options.checkpoint else None
     clock.passed = place.train_time if place else planning_time
     start = place.step if place else 0
     if place:
         print0(logline.resuming(start, str(options.checkpoint)))
+        metrics.write(resuming_after=start)
 
     # -----------------------------------------------------------------------
     # Training. A GPU's loss is looked at a step late, so that it need not wait for the program
