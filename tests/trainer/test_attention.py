@@ -1,6 +1,9 @@
 """Attention a document at a time, against one dense mask over everything in float64; GPU kernels are in test_gpu.py."""
 
 import math
+import re
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -64,3 +67,38 @@ def test_an_old_gpu_is_told_what_it_can_do(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr("torch.cuda.get_device_name", lambda device: "Tesla T4")
     with pytest.raises(NoKernel, match=r"Tesla T4 \(compute capability 7\.5\) has no FlashAttention kernel"):
         choose(torch.device("cuda", 0))
+
+
+BROKEN = [
+    (
+        "__init__.py",
+        "raise ImportError('undefined symbol: _ZN3c10')",
+        "package flash_attn cannot be imported: undefined",
+    ),
+    (
+        "cute/interface.py",
+        "raise AttributeError('no cutlass.base_dsl')",
+        "flash-attn-4 is installed but .*: no cutlass",
+    ),
+]
+
+
+@pytest.mark.parametrize(("file", "content", "why"), BROKEN, ids=["flash-attn 2", "flash-attn-4"])
+def test_a_broken_package_leaves_the_other_kernels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str, content: str, why: str
+) -> None:
+    (tmp_path / "flash_attn" / "cute").mkdir(parents=True)
+    for name in ("__init__.py", "cute/__init__.py", "cute/interface.py"):
+        (tmp_path / "flash_attn" / name).write_text(content if name == file else "")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr("torch.cuda.get_device_capability", lambda device: (9, 0))
+    gpu = torch.device("cuda", 0)
+    try:
+        kernel = choose(gpu)
+        assert kernel.name == "varlen" and re.search(why, kernel.why)
+        assert choose(gpu, "varlen").why == "as asked for"
+        with pytest.raises(NoKernel, match=f"--attention flash-attn-4: .*{why}"):
+            choose(gpu, "flash-attn-4")
+    finally:
+        for name in [name for name in sys.modules if name.partition(".")[0] == "flash_attn"]:
+            del sys.modules[name]

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from speedrun_trainer.data import UNITS, Ahead, Batch, Documents, Portion, Share, cut, find_documents, pack, plan
-from speedrun_trainer.shards import DataError, TokenStream, ensure_shard
+from speedrun_trainer import data
+from speedrun_trainer.data import UNITS, Ahead, Batch, Documents, Portion, Share, cut, find_documents, join, pack, plan
+from speedrun_trainer.shards import DataError, Tokens, TokenStream, check_ids, ensure_shard
 
 VOCABULARY = 5000
 BOS = VOCABULARY - 1
@@ -41,7 +42,8 @@ def stream(tmp_path: Path) -> TokenStream:
 
 def test_documents_begin_at_bos_and_end_before_the_next_or_with_the_shard(tmp_path: Path) -> None:
     second = documents_of(3, 2, 1)  # the last one has no token to predict
-    found = find_documents(stream_of(tmp_path, documents_of(4, 2, 5), second[1:]), 2)
+    stream = stream_of(tmp_path, documents_of(4, 2, 5), second[1:])
+    found = join([find_documents(stream, number) for number in range(2)])
     assert found.starts.tolist() == [0, 4, 6, 13]
     assert found.lengths.tolist() == [4, 2, 4, 2]
 
@@ -113,7 +115,7 @@ def test_ranks_share_the_tokens_of_a_single_process(stream: TokenStream, world: 
 
 def test_a_batch_tells_its_documents(tmp_path: Path) -> None:
     stream = stream_of(tmp_path, documents_of(4, 3, 9, 5, 30))
-    units = pack(find_documents(stream, 1), [Portion(units=2, tokens=8, longest=6)])
+    units = pack(find_documents(stream, 0), [Portion(units=2, tokens=8, longest=6)])
     share = Share(0, 1, 16)
     [batch] = share.batches(stream, units, 0, 2, tokens=8, documents=4)
     assert batch.tokens.tolist() == [BOS, 1, 2, 3, BOS, 5, 6, BOS, BOS, 17, 18, 19, 20, BOS, 22, 23]
@@ -146,6 +148,21 @@ def test_a_run_that_the_shards_cannot_feed_is_refused_before_it_starts(stream: T
     total = len(stream) // (50 * UNITS)
     with pytest.raises(DataError, match=rf"are too few to train {total} steps: they end in step \d .* fewer --steps"):
         plan(stream, [Portion(units=total * UNITS, tokens=50, longest=10)])
+
+
+def test_each_shard_is_read_once(stream: TokenStream, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planning is on the training clock; that documents' ends are dropped shows only when they are packed."""
+    read: list[str] = []
+
+    def noted(path: Path, tokens: Tokens, vocabulary: int) -> None:
+        read.append(path.name)
+        check_ids(path, tokens, vocabulary)
+
+    monkeypatch.setattr(data, "check_ids", noted)
+    longest_run = max(n for n in range(1, 12) if fits(stream, n))
+    read.clear()
+    plan(stream, [Portion(longest_run * UNITS, 50, 60)])
+    assert read == [path.name for path in stream.paths]
 
 
 def test_a_short_last_shard_is_joined_on(stream: TokenStream) -> None:

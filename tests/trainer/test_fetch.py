@@ -1,12 +1,14 @@
 """`data get` with the Hub's real library against a Hub on loopback: what is right is kept, what is not is fetched."""
 
 import errno
+import fcntl
 import os
 import re
 import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -136,11 +138,85 @@ def test_a_hub_that_stays_away_is_given_up(hub: Hub, tmp_path: Path, capsys: pyt
 def test_a_whole_file_is_kept_when_the_hub_cannot_be_asked(
     hub: Hub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Nor is it waited for: a folder filled by hand on a node without a network is asked about by every job."""
     for name in ALL:
         (tmp_path / name).write_bytes(hub.files[name])
         hub.faults["INFO", name] = [(500, {})] * 99
     assert get(tmp_path) == 0
-    assert capsys.readouterr().out.count(": kept, not compared with the Hub (") == 3
+    out = capsys.readouterr().out
+    assert out.count(": kept, not compared with the Hub (") == 3 and "trying again" not in out
+    assert len(hub.requests) == 1
+    capsys.readouterr()
+    (tmp_path / TWO).unlink()
+    hub.faults["INFO", TWO] = [(500, {})] * 2
+    assert get(tmp_path) == 0, "a missing one is worth some patience"
+    assert content(tmp_path) == hub.files
+
+
+@pytest.mark.parametrize("method", ["HEAD", "GET"])
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ((403, {}), "the Hub answers 403; set HF_TOKEN"),
+        ((429, {"Retry-After": "4000"}), r"the Hub answers 429 \(1 tries\); start again later"),
+    ],
+)
+def test_a_transfer_that_waiting_does_not_help_ends_at_once(
+    hub: Hub,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    method: str,
+    fault: tuple[int, dict[str, str]],
+    message: str,
+) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr(fetch.time, "sleep", waits.append)
+    hub.faults[method, ONE] = [fault] * 9
+    assert get(tmp_path) == 4
+    assert re.search(message, capsys.readouterr().err)
+    assert not waits and hub.asked(method)[ONE] <= 2, "the library sends a second HEAD at once"
+
+
+def test_the_wait_that_a_transfer_is_asked_for_is_told(
+    hub: Hub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hub.faults["HEAD", ONE] = [(429, {"Retry-After": "7"})] * 2  # the library asks twice
+    hub.faults["GET", TWO] = [(429, {"Retry-After": "8"})]
+    assert get(tmp_path) == 0
+    out = capsys.readouterr().out
+    assert f"{ONE}: the Hub answers 429; trying again in 7 s (1 of 6)\n" in out
+    assert f"{TWO}: the Hub answers 429; trying again in 8 s (1 of 6)\n" in out
+
+
+def test_xet_s_own_error_is_worth_another_try(hub: Hub, capsys: pytest.CaptureFixture[str]) -> None:
+    errors = iter([RuntimeError("Data processing error: CAS service error\nmore")])
+
+    def transfer() -> str:
+        for error in errors:
+            raise error
+        return "done"
+
+    assert fetch.patiently(transfer, ONE, print) == "done"
+    assert (
+        f"{ONE}: no answer from the Hub (Data processing error: CAS service error); trying" in capsys.readouterr().out
+    )
+
+
+def test_a_file_system_without_locks_is_told(
+    hub: Hub, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lustre mounted without flock."""
+
+    def none(*_: object) -> None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr(fetch, "fcntl", SimpleNamespace(flock=none, LOCK_EX=fcntl.LOCK_EX, LOCK_NB=fcntl.LOCK_NB))
+    assert get(tmp_path) == 0
+    assert "cannot be locked here (Function not implemented): let one process at a time" in capsys.readouterr().out
+    assert content(tmp_path) == hub.files
+    assert get(tmp_path) == 0
+    assert "locked" not in capsys.readouterr().out, "what is verified needs no lock"
 
 
 def test_offline_takes_what_is_there_and_names_what_is_not(
@@ -162,6 +238,10 @@ def test_a_read_only_cache_is_good_if_it_is_whole(
         (tmp_path / name).write_bytes(hub.files[name])
     assert get(tmp_path) == 0
     assert "3 shards are there; it may only be read" in capsys.readouterr().out
+    assert get(tmp_path, "--verify") == 0 and capsys.readouterr().out.count(": kept, verified\n") == 3
+    (tmp_path / TWO).write_bytes(hub.files[TWO][:-1] + b"\x00")
+    assert get(tmp_path, "--verify") == 4
+    assert f"{TWO} has another SHA-256 than on the Hub, and the folder cannot be written" in capsys.readouterr().err
     (tmp_path / ONE).unlink()
     assert get(tmp_path) == 4
     assert f"cannot be written to (Read-only file system), and {tmp_path / ONE} is missing" in capsys.readouterr().err
@@ -202,16 +282,3 @@ def test_downloaders_at_once_fetch_everything_once(hub: Hub, tmp_path: Path, pro
     assert [process.wait(timeout=60) for process, _, _ in both] == [0, 0]
     assert content(tmp_path / "data") == hub.files
     assert all(count == 1 for count in hub.asked("GET").values())
-
-
-@pytest.mark.parametrize(
-    ("value", "expected"),
-    [(None, None), ("12", 12), ("-3", 0), ("soon", None), ("Wed, 21 Oct 2015 07:28:00 GMT", 0)],
-)
-def test_retry_after_is_seconds_or_a_date(value: str | None, expected: float | None) -> None:
-    assert fetch.retry_after(value) == expected
-
-
-def test_more_shards_than_there_are_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["data", "get", "--data", str(tmp_path), "--shards", "104"]) == 4
-    assert "--shards 104: the dataset has 103" in capsys.readouterr().err

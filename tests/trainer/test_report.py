@@ -5,11 +5,12 @@ import math
 import os
 import pty
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr
+from contextlib import contextmanager, redirect_stderr, suppress
 from pathlib import Path
 
 import pytest
 
+from conftest import wait_until
 from speedrun_trainer.report import Metrics, Progress
 
 
@@ -29,7 +30,15 @@ def test_progress_is_one_line_that_overwrites_itself() -> None:
         progress.show(0, 200, loss=math.nan, seconds=0.0)
         progress.show(50, 200, loss=2.5, seconds=10.0)
         progress.end()
-        first, second = os.read(screen, 4096).decode().removeprefix("\r").split("\r", 1)
+        seen = bytearray()
+
+        def ended() -> bool:  # the kernel may hand on what was written in pieces, and later
+            with suppress(BlockingIOError):
+                seen.extend(os.read(screen, 4096))
+            return seen.endswith(b"\n")
+
+        wait_until(ended, "the end of the line")
+        first, second = seen.decode().removeprefix("\r").split("\r", 1)
     assert "step 0/200" in first and "\n" not in first
     assert second.startswith(f"{'#' * 5:<20} step 50/200  loss 2.5000  10 s, 30 s to go")
 
@@ -64,3 +73,13 @@ def test_no_metrics_are_wanted() -> None:
     metrics = Metrics(None)
     metrics.write(step=1)
     metrics.close()
+
+
+def test_a_full_disk_ends_the_metrics_and_not_the_run(capsys: pytest.CaptureFixture[str]) -> None:
+    metrics = Metrics(Path("/dev/full"))
+    for step in range(2):
+        metrics.write(step=step)
+    metrics.close()
+    assert capsys.readouterr().err == "/dev/full: no more metrics (No space left on device)\n"
+    with pytest.raises(OSError, match="No space left on device: '/dev/full'"):
+        Metrics(Path("/dev/full"), first="line")

@@ -3,10 +3,13 @@
 import json
 import math
 import re
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from speedrun_trainer import memory
 from speedrun_trainer.__main__ import main as data_main
 from speedrun_trainer.presets import IDEAS, PRESETS
 from speedrun_trainer.shards import MAKE
@@ -96,12 +99,14 @@ def test_a_last_step_that_spoils_the_model_is_found_by_the_validation(
     ("options", "message"),
     [
         (["--steps", "0"], "argument --steps: '0' is not a whole number from 1 up"),
+        (["--seed", "9" * 20], f"argument --seed: '{'9' * 20}' is more than 9223372036854775807"),
         (["--steps", "many"], "argument --steps: 'many' is not a whole number from 1 up"),
         (["--learning-rate", "nan"], "argument --learning-rate: 'nan' is not a number from 0 to 1e+30"),
         (["--learning-rate", "1e31"], "argument --learning-rate: '1e31' is not a number from 0 to 1e+30"),
         (["--learning-rate", "-1"], "argument --learning-rate: '-1' is not a number from 0 to 1e+30"),
         (["--threads", "0"], "argument --threads: '0' is not a whole number from 1 up"),
         (["--val-tokens", "1000"], "--val-tokens 1000 is not a multiple of 2048"),
+        (["--micro-tokens", "255"], "--micro-tokens 255: the smallest portion is a unit of 256 tokens"),
         (["--save-every", "10"], "--save-every needs --checkpoint FOLDER"),
         (["--stop-at-target", "-1"], "argument --stop-at-target: '-1' is not a number from 0 to 1000000000.0"),
         (["--fp8", "mlp"], "argument --fp8: invalid choice: 'mlp' (choose from 'none', 'head')"),
@@ -132,6 +137,11 @@ def test_a_gpu_that_is_not_there_is_told(
     assert code == 5 and "--device cuda: torch sees no GPU; look at nvidia-smi" in err
     code, _, err = train(capsys, smoke_data, "--attention", "varlen", "--device", "cpu")
     assert code == 5 and "--attention varlen needs a GPU; on a CPU there is sdpa" in err
+
+
+@pytest.mark.parametrize(("world", "advice"), [(4, "lower --micro-tokens, to 49152 at"), (8, "a unit of 49152")])
+def test_advice_on_memory_is_of_use(world: int, advice: str) -> None:
+    assert advice in memory.advice(replace(PRESETS["gpt2-small"], most_tokens=98_304), world)
 
 
 def test_help_explains_the_options(capsys: pytest.CaptureFixture[str]) -> None:
@@ -206,9 +216,32 @@ def test_an_output_that_cannot_be_written_is_told_before_training(
     assert "Resetting Model" not in lines
 
 
+def test_weights_that_could_not_be_written_are_told_before_training(
+    smoke_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, lines, err = train(capsys, smoke_data, *SHORT, "--weights", str(tmp_path))
+    assert (code, err) == (
+        6,
+        f"speedrun_trainer.train: {tmp_path}: is a folder; --weights names the file that is written\n",
+    )
+    assert "Resetting Model" not in lines
+    monkeypatch.setitem(sys.modules, "safetensors", None)
+    code, lines, err = train(capsys, smoke_data, *SHORT, "--weights", str(tmp_path / "w"))
+    assert code == 6 and "--weights needs the package safetensors: pip install" in err
+    assert "Resetting Model" not in lines
+
+
 @pytest.mark.parametrize("idea", IDEAS)
 def test_each_idea_can_be_left_out(smoke_data: Path, capsys: pytest.CaptureFixture[str], idea: str) -> None:
     code, lines, err = train(capsys, smoke_data, *SHORT, "--steps", "3", "--without", idea)
+    assert (code, err) == (0, "")
+    assert float(val_losses(lines)[3]) < 4
+
+
+def test_all_ideas_can_be_left_out_together(smoke_data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Then there are parameters that nothing uses: the weights that mix streams."""
+    without = [word for idea in IDEAS for word in ("--without", idea)]
+    code, lines, err = train(capsys, smoke_data, *SHORT, "--steps", "3", "--warmup-steps", "1", *without)
     assert (code, err) == (0, "")
     assert float(val_losses(lines)[3]) < 4
 

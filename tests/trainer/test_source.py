@@ -3,6 +3,7 @@
 import hashlib
 import itertools
 import math
+import os
 from pathlib import Path
 
 import numpy as np
@@ -99,6 +100,24 @@ def test_folder_says_which_source_it_is_of(tmp_path: Path) -> None:
     assert MarkovSource.of_folder(tmp_path) is None
     MarkovSource(7).describe(tmp_path)
     assert MarkovSource.of_folder(tmp_path) == MarkovSource(7)
+
+
+def test_a_description_that_is_right_is_not_written_again(tmp_path: Path) -> None:
+    """Nor could it be in a folder that may only be read."""
+    MarkovSource(7).describe(tmp_path)
+    before = {path.name: path.stat().st_ino for path in tmp_path.iterdir()}
+    MarkovSource(7).describe(tmp_path)
+    assert {path.name: path.stat().st_ino for path in tmp_path.iterdir()} == before and len(before) == 2
+
+
+def test_what_a_killed_writer_left_is_cleaned(tmp_path: Path) -> None:
+    """BR-097: but not what another is writing just now."""
+    old, new = (tmp_path / f".{source.DESCRIPTION}.{name}.tmp" for name in ("old", "new"))
+    old.touch()
+    new.touch()
+    os.utime(old, (0, 0))
+    MarkovSource(7).describe(tmp_path)
+    assert (old.exists(), new.exists()) == (False, True)
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"seed": "1"}', '{"seed": -1}', '{"seed": true}', '"seed"', "\x00"])

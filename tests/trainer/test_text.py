@@ -2,6 +2,7 @@
 
 import json
 import os
+from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
@@ -65,6 +66,22 @@ def test_made_again_it_is_kept(texts: Path, tmp_path: Path, capsys: pytest.Captu
     assert "written" not in capsys.readouterr().out
     assert make(texts, tmp_path / "data", "--shard-tokens", "5000") == 4
     assert "is left from an earlier make with more shards" in capsys.readouterr().err
+
+
+def test_shards_among_the_texts_are_no_texts(texts: Path) -> None:
+    data = texts / "shards"
+    assert make(texts, data) == 0
+    first = {path.name: path.read_bytes() for path in data.iterdir()}
+    assert make(texts, data) == 0
+    assert {path.name: path.read_bytes() for path in data.iterdir()} == first
+
+
+def test_validation_without_text_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = [f"{number}.txt" for number in range(40)]
+    for name in names:
+        (tmp_path / name).write_text("" if int(sha256(name.encode()).hexdigest()[:8], 16) < 0.2 * 2**32 else "text")
+    assert make(tmp_path, tmp_path / "data") == 4
+    assert "files for validation are empty: raise --val-share, or add files" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

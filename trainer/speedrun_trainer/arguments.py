@@ -42,7 +42,12 @@ def train_parser(description: str) -> Parser:
     add("--device", choices=("auto", "cpu", "cuda"), default="auto", help="auto takes GPUs where there are some")
     add("--attention", choices=("auto", *NAMES), default="auto", help="kernel; auto takes the fastest that runs here")
     add("--compile", choices=("auto", "yes", "no"), default="auto", help="torch.compile; auto: on GPUs")
-    add("--micro-tokens", type=whole(1), metavar="N", help=f"most at once in a process ({of_presets('most_tokens')})")
+    add(
+        "--micro-tokens",
+        type=whole(1),
+        metavar="N",
+        help=f"most at once in a process ({of_presets('most_tokens')}; at least {of_presets('largest_unit')[9:]})",
+    )
     add("--warmup-steps", type=whole(0), default=3, metavar="N", help="a stage, before the clock starts; undone again")
     add("--threads", type=whole(1), default=1, metavar="N", help="CPU threads a process; may change the last digits")
     add("--deterministic", action="store_true", help="only kernels that repeat bit for bit; slower on a GPU")
@@ -74,6 +79,9 @@ def parse_train(arguments: Sequence[str] | None, *, description: str) -> argpars
     portion = UNITS * preset.val_unit
     if preset.val_tokens % portion:
         parser.error(f"--val-tokens {preset.val_tokens} is not a multiple of {portion}")
+    if preset.most_tokens < preset.largest_unit:
+        unit = preset.largest_unit
+        parser.error(f"--micro-tokens {preset.most_tokens}: the smallest portion is a unit of {unit} tokens")
     if options.save_every and not options.checkpoint:
         parser.error("--save-every needs --checkpoint FOLDER")
     options.preset_name, options.preset = options.preset, preset

@@ -18,6 +18,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from speedrun_trainer.report import first_line
+
 NAMES = ("flash-attn-4", "varlen", "sdpa")
 
 Function = Callable[[Tensor, Tensor, Tensor, Tensor, int, int, float], Tensor]
@@ -48,16 +50,14 @@ def choose(device: torch.device, wanted: str = "auto") -> Kernel:
             f"{torch.cuda.get_device_name(device)} (compute capability {major}.{minor}) has no FlashAttention kernel: "
             "they begin with Ampere (8.0). --attention sdpa runs, slowly"
         )
-    missing = flash_attn_4_is_missing(major)
-    if missing is None and wanted != "varlen":
-        try:
-            from speedrun_trainer import flash4
-
-            return Kernel("flash-attn-4", flash4.attend, "it is installed")
-        except (ImportError, OSError) as error:  # one of the libraries that it needs is absent or of another kind
-            missing = f"flash-attn-4 is installed but cannot be imported: {error}"
-    if wanted == "flash-attn-4":
-        raise NoKernel(f"--attention flash-attn-4: {missing}")
+    why = "as asked for"
+    if wanted != "varlen":
+        found = flash_attn_4(major)
+        if not isinstance(found, str):
+            return Kernel("flash-attn-4", found, "it is installed")
+        if wanted == "flash-attn-4":
+            raise NoKernel(f"--attention flash-attn-4: {found}")
+        why = found
     from torch.nn.attention.varlen import varlen_attn
 
     if "window_size" not in inspect.signature(varlen_attn).parameters:
@@ -65,18 +65,26 @@ def choose(device: torch.device, wanted: str = "auto") -> Kernel:
             f"torch {torch.__version__}: its varlen kernel has no sliding windows, 2.11's has. "
             "Install torch 2.11 or flash-attn-4"
         )
-    return Kernel("varlen", varlen, "as asked for" if wanted == "varlen" else f"{missing}")
+    return Kernel("varlen", varlen, why)
 
 
-def flash_attn_4_is_missing(major: int) -> str | None:
-    """Why flash-attn-4 is of no use here; None if it is."""
+def flash_attn_4(major: int) -> Function | str:
+    """The kernel, or why it is of no use here."""
     if major < 9:
         return "flash-attn-4 is for Hopper and Blackwell"
+    # Both run code of packages that may have been built for another torch, which shows as an error of any kind.
     try:
-        there = importlib.util.find_spec("flash_attn.cute") is not None
+        if importlib.util.find_spec("flash_attn.cute") is None:  # imports flash_attn, maybe flash-attn 2's
+            return "flash-attn-4 is not installed"
     except ModuleNotFoundError:
-        there = False
-    return None if there else "flash-attn-4 is not installed"
+        return "flash-attn-4 is not installed"
+    except Exception as error:
+        return f"the package flash_attn cannot be imported: {first_line(error)}"
+    try:
+        from speedrun_trainer import flash4
+    except Exception as error:
+        return f"flash-attn-4 is installed but cannot be imported: {first_line(error)}"
+    return flash4.attend
 
 
 def varlen(q: Tensor, k: Tensor, v: Tensor, boundaries: Tensor, longest: int, window: int, scale: float) -> Tensor:

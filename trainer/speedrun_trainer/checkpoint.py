@@ -4,6 +4,7 @@ Files appear by rename, whole or not at all. A checkpoint holds whole tensors, s
 processes; on the same device and number of processes it goes on bit for bit (on a GPU with --deterministic).
 """
 
+import importlib.util
 import json
 import os
 import tempfile
@@ -15,10 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from speedrun_trainer.report import first_line
 from speedrun_trainer.sharding import Optimizer
 
 NAME = "state.pt"
-WEIGHTS = "weights.safetensors"
+ANEW = "remove it to start anew"
 
 
 class CheckpointError(Exception):
@@ -40,6 +42,20 @@ def require_writable(folder: Path) -> None:
         pass
 
 
+def require_weights(path: Path) -> None:
+    """What `save_weights` needs, asked for hours before. Raises OSError or CheckpointError."""
+    if path.is_dir():
+        raise CheckpointError(f"{path}: is a folder; --weights names the file that is written")
+    if importlib.util.find_spec("safetensors") is None:
+        raise CheckpointError("--weights needs the package safetensors: pip install 'speedrun-operator[trainer]'")
+    require_writable(path.parent)
+
+
+def finite(model: nn.Module) -> bool:
+    """Whether the weights are numbers: with others a run cannot go on, and they must not replace a good checkpoint."""
+    return all(bool(parameter.detach().isfinite().all()) for parameter in model.parameters())
+
+
 def save(folder: Path, place: Place, model: nn.Module, optimizer: Optimizer, facts: Mapping[str, Any]) -> None:
     """Write the checkpoint; all processes must call. `facts` are what a run that goes on must agree in."""
     state = optimizer.state()
@@ -52,6 +68,8 @@ def save(folder: Path, place: Place, model: nn.Module, optimizer: Optimizer, fac
             "optimizer": state,
         }
         folder.mkdir(parents=True, exist_ok=True)
+        for left in folder.glob(f".{NAME}.*.tmp"):  # of a process that was killed; a folder is one run's
+            left.unlink(missing_ok=True)
         temporary = folder / f".{NAME}.{os.getpid()}.tmp"
         try:
             with temporary.open("wb") as file:
@@ -74,16 +92,19 @@ def load(folder: Path, model: nn.Module, optimizer: Optimizer, facts: Mapping[st
         saved = json.loads(content["facts"])
         place = Place(**content["place"])
     except Exception as error:  # torch has many ways to say that a file is not its own
-        raise CheckpointError(f"{path}: not a checkpoint of this trainer ({error}); remove it to start anew") from error
+        raise CheckpointError(f"{path}: not a checkpoint of this trainer ({first_line(error)}); {ANEW}") from error
     for name, value in facts.items():
         if saved.get(name) != value:
             raise CheckpointError(
                 f"{path}: is of a run with {name} {saved.get(name)!r}, this one has {value!r}: "
                 "give the same options, or another folder"
             )
-    for name, parameter in model.named_parameters():
-        parameter.copy_(content["parameters"][name])
-    optimizer.load(content["optimizer"], place.step)
+    try:
+        for name, parameter in model.named_parameters():
+            parameter.copy_(content["parameters"][name])
+        optimizer.load(content["optimizer"], place.step)
+    except (KeyError, RuntimeError) as error:  # a tensor is missing, or of another shape
+        raise CheckpointError(f"{path}: is of another version of this trainer ({first_line(error)}); {ANEW}") from error
     return place
 
 

@@ -38,25 +38,24 @@ class Documents:
     lengths: Int64
 
 
-def find_documents(stream: TokenStream, shards: int) -> Documents:
-    """Those of the first `shards` shards. A document that a shard's end cuts ends there; its rest has no BOS.
+def find_documents(stream: TokenStream, number: int) -> Documents:
+    """Those of shard `number` of the stream, from 0. A document that the shard's end cuts ends there.
 
     Raises DataError if a token is not of the vocabulary.
     """
-    starts, lengths = [], []
-    for path, shard, offset in zip(stream.paths[:shards], stream.shards, stream.starts, strict=False):
-        places = []
-        for begin in range(0, len(shard), CHUNK):
-            part = shard[begin : begin + CHUNK]
-            check_ids(path, part, stream.vocabulary)
-            places.append(np.flatnonzero(part == stream.bos) + begin)
-        begins = np.concatenate(places)
-        ends = np.append(begins[1:], len(shard) - 1)  # the shard's last token has no next one
-        starts.append(begins + offset)
-        lengths.append(ends - begins)
-    documents = Documents(np.concatenate(starts), np.concatenate(lengths))
-    some = documents.lengths > 0
-    return Documents(documents.starts[some], documents.lengths[some])
+    shard, places = stream.shards[number], []
+    for begin in range(0, len(shard), CHUNK):
+        part = shard[begin : begin + CHUNK]
+        check_ids(stream.paths[number], part, stream.vocabulary)
+        places.append(np.flatnonzero(part == stream.bos) + begin)
+    begins = np.concatenate(places)
+    lengths = np.append(begins[1:], len(shard) - 1) - begins  # the shard's last token has no next one
+    some = lengths > 0
+    return Documents(begins[some] + int(stream.starts[number]), lengths[some])
+
+
+def join(parts: Sequence[Documents]) -> Documents:
+    return Documents(np.concatenate([part.starts for part in parts]), np.concatenate([part.lengths for part in parts]))
 
 
 @dataclass(frozen=True)
@@ -109,18 +108,17 @@ def plan(stream: TokenStream, portions: Sequence[Portion]) -> Units:
     wanted = sum(portion.units for portion in portions)
     tokens = sum(portion.units * portion.tokens for portion in portions)
     stream.require(tokens + 1, f"training {wanted // UNITS} steps")
-    shards = int(np.searchsorted(stream.starts, tokens + 1))
-    while True:
-        units = pack(find_documents(stream, shards), portions)
-        if len(units) == wanted:
+    enough = int(np.searchsorted(stream.starts, tokens + 1))  # shards, if nothing is dropped
+    found: list[Documents] = []
+    for number in range(len(stream.shards)):
+        found.append(find_documents(stream, number))
+        if len(found) >= enough and len(units := pack(join(found), portions)) == wanted:
             return units
-        if shards == len(stream.shards):
-            raise DataError(
-                f"{stream}: {len(stream):,} tokens are too few to train {wanted // UNITS} steps: they end in step "
-                f"{len(units) // UNITS + 1} ({tokens:,} tokens are trained on; ends of long documents are dropped). "
-                "Get more shards, or take fewer --steps"
-            )
-        shards += 1
+    raise DataError(
+        f"{stream}: {len(stream):,} tokens are too few to train {wanted // UNITS} steps: they end in step "
+        f"{len(units) // UNITS + 1} ({tokens:,} tokens are trained on; ends of long documents are dropped). "
+        "Get more shards, or take fewer --steps"
+    )
 
 
 def cut(stream: TokenStream, count: int, tokens: int) -> Units:

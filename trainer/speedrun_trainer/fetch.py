@@ -1,26 +1,29 @@
 """Getting the FineWeb shards from the Hugging Face Hub: `python -m speedrun_trainer data get`.
 
-The Hub's own library does the transfer: resume, HF_TOKEN, HF_ENDPOINT, HF_HUB_OFFLINE, its progress bar. What is added
-is what a cluster needs. One downloader a folder: whoever else asks waits and finds the files there. Waits that the Hub
-asks for (Retry-After), and bounded ones that grow. A final name that holds a whole file, verified by size and SHA-256
-against the Hub's metadata, or nothing; a damaged file is fetched again, and no other. What was verified is noted
-beside the shards, so that the next call needs no network; a folder that may only be read is good if it is whole.
+The Hub's own library does the transfer: resume, HF_TOKEN, HF_ENDPOINT, HF_HUB_OFFLINE, its progress bar; by plain HTTP,
+whose transfers resume, unless HF_HUB_DISABLE_XET=0 asks for Xet. What is added is what a cluster needs. One downloader
+a folder: whoever else asks waits and finds the files there. Waits that the Hub asks for (Retry-After), and bounded ones
+that grow. A final name that holds a whole file, verified by size and SHA-256 against the Hub's metadata, or nothing; a
+damaged file is fetched again, and no other. What was verified is noted beside the shards, so that the next call needs
+no network; a folder that may only be read is good if it is whole.
 """
 
 import errno
 import fcntl
 import hashlib
 import json
+import math
 import os
 import random
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from speedrun_trainer.report import first_line
 from speedrun_trainer.shards import DataError, open_shard, write_file
 
 REPOSITORY = "kjj0/fineweb10B-gpt2"
@@ -29,6 +32,7 @@ TRIES = 6
 LONGEST_WAIT = 300.0  # seconds; who asks for more is not waited for
 RETRIED = (408, 425, 429, 500, 502, 503, 504)
 OUT_OF_REACH = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO)
+NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EBADF)
 NOTES = ".verified.json"
 BESIDE = ".incomplete"
 
@@ -59,6 +63,7 @@ def names(shards: int) -> list[str]:
 
 def get(folder: Path, shards: int, *, repository: str, verify: bool, say: Say) -> None:
     """Have validation and `shards` training shards in `folder`; `verify` trusts no note. Raises DataError."""
+    os.environ.setdefault("HF_HUB_DISABLE_XET", "1")  # read when the library is imported
     wanted = names(shards)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -68,34 +73,58 @@ def get(folder: Path, shards: int, *, repository: str, verify: bool, say: Say) -
         faults = [fault for name in wanted if (fault := local_fault(folder / name))]
         if faults:
             raise DataError(f"{folder}: cannot be written to ({error.strerror}), and {faults[0]}") from error
-        return say(f"{folder}: {len(wanted)} shards are there; it may only be read")
-    with only_one(folder, say):
+        say(f"{folder}: {len(wanted)} shards are there; it may only be read")
+        return compare(folder, wanted, repository, say) if verify else None
+    settled = not verify and all(local_fault(folder / name) is None and noted(folder / name) for name in wanted)
+    away: NoAnswer | None = None
+    with nullcontext() if settled else only_one(folder, say):
         for name in wanted:
-            get_one(folder / name, repository, verify=verify, say=say)
+            away = get_one(folder / name, repository, verify=verify, away=away, say=say)
 
 
-def get_one(path: Path, repository: str, *, verify: bool, say: Say) -> None:
-    """Keep the file if it is right, else fetch it."""
+def compare(folder: Path, wanted: Sequence[str], repository: str, say: Say) -> None:
+    """Of --verify, where nothing can be mended. Raises DataError."""
+    for name in wanted:
+        known = patiently(lambda name=name: ask(repository, name), name, say)  # type: ignore[misc]
+        if fault := difference(folder / name, known):
+            raise DataError(f"{fault}, and the folder cannot be written to")
+        say(f"{folder / name}: kept, verified")
+
+
+def get_one(path: Path, repository: str, *, verify: bool, away: NoAnswer | None, say: Say) -> NoAnswer | None:
+    """Keep the file if it is right, else fetch it. `away` is what the Hub's absence showed as; returns it for the next.
+
+    A whole file is no reason to wait for a Hub that cannot be reached, as where a folder was filled by hand: one try,
+    and none after the first that failed.
+    """
     fault = local_fault(path)
     if fault is None and not verify and noted(path):
-        return say(f"{path}: kept, verified before")
+        say(f"{path}: kept, verified before")
+        return away
     if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
         if fault is None:
-            return say(f"{path}: kept, not compared with the Hub (HF_HUB_OFFLINE)")
+            say(f"{path}: kept, not compared with the Hub (HF_HUB_OFFLINE)")
+            return away
         raise DataError(f"{fault}; HF_HUB_OFFLINE forbids to fetch it")
     try:
-        known = patiently(lambda: ask(repository, path.name), path.name, say)
+        if away and fault is None:
+            raise away
+        tries = TRIES if fault or verify else 1
+        known = patiently(lambda: ask(repository, path.name), path.name, say, tries=tries)
     except NoAnswer as error:
         if fault is None:
-            return say(f"{path}: kept, not compared with the Hub ({error})")
+            say(f"{path}: kept, not compared with the Hub ({error})")
+            return error
         raise
     if fault is None and (fault := difference(path, known)) is None:
         note(path)
-        return say(f"{path}: kept, verified")
+        say(f"{path}: kept, verified")
+        return None
     say(f"{path}: fetching {known.size:,} bytes{f', since {fault}' if path.exists() else ''}")
     patiently(lambda: fetch(repository, path, known), path.name, say)
     note(path)
     say(f"{path}: fetched, verified")
+    return None
 
 
 def local_fault(path: Path) -> str | None:
@@ -149,13 +178,23 @@ def stamp(path: Path) -> list[int]:
 @contextmanager
 def only_one(folder: Path, say: Say) -> Iterator[None]:
     """The one downloader of a folder. The lock goes with its process, however that ends."""
-    with (folder / ".lock").open("a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            say(f"{folder}: waiting for another process that fills it")
-            fcntl.flock(file, fcntl.LOCK_EX)
+    try:
+        file = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o666)
+    except PermissionError:  # another user's: to read is enough for a lock, but not on NFS
+        file = os.open(folder / ".lock", os.O_RDONLY)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        say(f"{folder}: waiting for another process that fills it")
+        fcntl.flock(file, fcntl.LOCK_EX)
+    except OSError as error:
+        if error.errno not in NO_LOCKS:
+            raise
+        say(f"{folder}: cannot be locked here ({error.strerror}): let one process at a time fill it")
+    try:
         yield
+    finally:
+        os.close(file)
 
 
 # ---------------------------------------------------------------------------
@@ -175,8 +214,12 @@ def ask(repository: str, name: str) -> Known:
 def fetch(repository: str, path: Path, known: Known) -> None:
     """Into a folder beside it, where an interrupted transfer is taken up again; checked; moved to its name."""
     from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import LocalEntryNotFoundError
 
-    part = Path(hf_hub_download(repository, path.name, repo_type="dataset", local_dir=path.parent / BESIDE))
+    try:
+        part = Path(hf_hub_download(repository, path.name, repo_type="dataset", local_dir=path.parent / BESIDE))
+    except LocalEntryNotFoundError as error:  # what it says of every answer that is none; the cause tells which
+        raise error.__cause__ or error from None
     fault = difference(part, known) or local_fault(part)
     if fault:
         part.unlink()
@@ -184,13 +227,31 @@ def fetch(repository: str, path: Path, known: Known) -> None:
     part.replace(path)
 
 
-def patiently(action: Callable[[], T], name: str, say: Say) -> T:
-    """Try again what may succeed later, at most TRIES times. Raises DataError; NoAnswer if it may yet succeed later."""
+def leave_waiting_to_us() -> None:
+    """Have the Hub's library tell of a busy Hub at once: by itself it waits, without a bound, as long as it is told."""
+    from huggingface_hub import get_session
+
+    session = get_session()  # a new one where the library dropped the last
+    hooks = session.event_hooks
+    if tell_if_busy not in hooks["response"]:
+        session.event_hooks = hooks | {"response": [*hooks["response"], tell_if_busy]}
+
+
+def tell_if_busy(response: Any) -> None:
+    from huggingface_hub.errors import HfHubHTTPError
+
+    if response.status_code in RETRIED:
+        raise HfHubHTTPError(f"status {response.status_code}", response=response)
+
+
+def patiently(action: Callable[[], T], name: str, say: Say, *, tries: int = TRIES) -> T:
+    """Try again what may succeed later, at most `tries` times. Raises DataError; NoAnswer if later may be better."""
     from huggingface_hub.errors import HfHubHTTPError
 
     why = ""
-    for attempt in range(1, TRIES + 1):
+    for attempt in range(1, tries + 1):
         asked: float | None = None
+        leave_waiting_to_us()
         try:
             return action()
         except Damaged as error:
@@ -210,14 +271,15 @@ def patiently(action: Callable[[], T], name: str, say: Say) -> T:
             if error.errno in OUT_OF_REACH:
                 raise DataError(f"{name}: cannot be written: {error}") from error
             why = f"no answer from the Hub ({first_line(error)})"
-        except Exception as error:  # the library's own transports raise their own kinds
-            if type(error).__module__.partition(".")[0] not in ("httpx", "httpx2", "httpcore", "httpcore2", "requests"):
+        except Exception as error:  # the library's transports raise their own kinds, Xet's RuntimeError
+            known = ("httpx", "httpx2", "httpcore", "httpcore2", "requests")
+            if type(error).__module__.partition(".")[0] not in known and not isinstance(error, RuntimeError):
                 raise
             why = f"no answer from the Hub ({first_line(error)})"
-        if attempt == TRIES or (asked or 0) > LONGEST_WAIT:
+        if attempt == tries or (asked or 0) > LONGEST_WAIT:
             break
         wait = asked if asked is not None else min(2.0**attempt, 60.0) * random.uniform(0.5, 1)
-        say(f"{name}: {why}; trying again in {wait:.0f} s ({attempt} of {TRIES})")
+        say(f"{name}: {why}; trying again in {wait:.0f} s ({attempt} of {tries})")
         time.sleep(wait)
     raise NoAnswer(f"{name}: {why} ({attempt} tries); start again later, what has arrived is kept")
 
@@ -226,15 +288,10 @@ def retry_after(value: str | None) -> float | None:
     """Seconds to wait, from a header that gives them or a date; None without one that can be read."""
     if value is None:
         return None
-    try:
-        return max(float(value), 0.0)
-    except ValueError:
-        pass
+    with suppress(ValueError):
+        seconds = float(value)
+        return None if math.isnan(seconds) else max(seconds, 0.0)
     try:
         return max(parsedate_to_datetime(value).timestamp() - time.time(), 0.0)
     except ValueError:
         return None
-
-
-def first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

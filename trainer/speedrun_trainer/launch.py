@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from importlib import metadata
 from pathlib import Path
 from types import FrameType
 
@@ -52,15 +53,25 @@ class Ranks:
             for work in [dist.all_reduce(tensor, async_op=True) for tensor in tensors]:
                 work.wait()
 
+    def all_agree(self, mine: bool) -> bool:
+        """Whether all processes say yes; all must ask."""
+        noes = torch.tensor(float(not mine), device=self.device)
+        self.add_up([noes])
+        return not noes.item()
+
     def wait_for_all(self) -> None:
         """Return when every process has come here. Who leaves torchrun early makes it end the others."""
         if self.world > 1:
             dist.barrier()
 
 
+def world_size() -> int:
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
 def ranks(device: str) -> Ranks:
     """From the variables that torchrun sets; `device` is auto, cpu or cuda. Raises CannotRun."""
-    rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    rank, world = int(os.environ.get("RANK", "0")), world_size()
     local_rank, local_world = int(os.environ.get("LOCAL_RANK", "0")), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     if UNITS % world:
         raise CannotRun(f"{world} processes cannot share a step's {UNITS} units: start 1, 2, 4 or 8 (--nproc_per_node)")
@@ -96,6 +107,20 @@ def disconnect() -> None:
         dist.destroy_process_group()
 
 
+def leave(code: int) -> None:
+    """End the process if others may wait for it, after an error: to part from them in order could take for ever."""
+    if dist.is_initialized():
+        os._exit(code)
+
+
+def installed(package: str) -> str | None:
+    """The version of an installed package, without the cost of importing it."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
 def compiler_caches() -> None:
     """Name folders that the compiler can write to, unless the environment names some.
 
@@ -116,7 +141,10 @@ def compiler_caches() -> None:
 
 
 class Stop:
-    """SIGTERM ends the process at once with EXIT_TERMINATED and says so; while `later` is set it is only noted."""
+    """SIGTERM ends the process at once with EXIT_TERMINATED and says so; while `later` is set it is only noted.
+
+    However often it comes: Slurm sends it to every process of a job, and torchrun once more to those that it started.
+    """
 
     def __init__(self) -> None:
         self.asked = False
@@ -124,7 +152,7 @@ class Stop:
         signal.signal(signal.SIGTERM, self._arrived)
 
     def _arrived(self, _number: int, _frame: FrameType | None) -> None:
-        if self.later and not self.asked:
+        if self.later:
             self.asked = True
             return
         print("terminated by SIGTERM: the run ends here, without a result", file=sys.stderr, flush=True)

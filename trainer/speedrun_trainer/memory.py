@@ -20,16 +20,26 @@ def needed(model: GPT, preset: Preset, share: Share) -> int:
     return BYTES * parameters * 2 + 2 * BYTES * parameters // share.world + tokens * preset.token_bytes
 
 
-def require(ranks: Ranks, needed: int, what: str) -> None:
-    """Raises CannotRun if the GPU has less than `needed` bytes free."""
+def advice(preset: Preset, world: int) -> str:
+    """What helps where memory does not suffice: smaller portions, unless the largest one is a single unit already."""
+    share, unit = Share(0, world, preset.most_tokens), preset.largest_unit
+    largest = max(share.at_once(UNITS, stage.unit_tokens) * stage.unit_tokens for stage in preset.stages)
+    if largest > unit:
+        return f"lower --micro-tokens, to {unit} at the least"
+    return f"the smallest portion, a unit of {unit} tokens, is too much for this GPU"
+
+
+def require(ranks: Ranks, model: GPT, preset: Preset, share: Share) -> None:
+    """Raises CannotRun if the GPU has less free than the run takes."""
     if ranks.device.type != "cuda":
         return
+    takes = needed(model, preset, share)
     free, total = torch.cuda.mem_get_info(ranks.device)
-    if free < needed:
+    if free < takes:
         raise CannotRun(
             f"GPU {ranks.local_rank} ({torch.cuda.get_device_name(ranks.device)}) has {free / 2**30:.1f} of "
-            f"{total / 2**30:.1f} GiB free, and {what} takes about {needed / 2**30:.1f} GiB: "
-            "lower --micro-tokens, or end what else runs on it"
+            f"{total / 2**30:.1f} GiB free, and a run with --micro-tokens {preset.most_tokens} takes about "
+            f"{takes / 2**30:.1f} GiB: {advice(preset, share.world)}; or end what else runs on it"
         )
 
 

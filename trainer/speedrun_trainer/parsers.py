@@ -28,8 +28,11 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message} (--help lists the options)\n")
 
 
+LARGEST_WHOLE = 2**63 - 1  # the sum of two is still a seed for torch
+
+
 def whole(minimum: int) -> Callable[[str], int]:
-    """An argument type: a whole number from `minimum` up."""
+    """An argument type: a whole number from `minimum` up to LARGEST_WHOLE."""
 
     def convert(text: str) -> int:
         try:
@@ -38,6 +41,8 @@ def whole(minimum: int) -> Callable[[str], int]:
             number = minimum - 1
         if number < minimum:
             raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {minimum} up")
+        if number > LARGEST_WHOLE:
+            raise argparse.ArgumentTypeError(f"{text!r} is more than {LARGEST_WHOLE}")
         return number
 
     return convert

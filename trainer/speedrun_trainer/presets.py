@@ -30,6 +30,11 @@ class Preset:
     most_tokens: int  # through the model at once, of one process
     token_bytes: int  # of GPU memory that a token takes on its way through the model and back; measured on an H200
 
+    @property
+    def largest_unit(self) -> int:
+        """Tokens of the largest portion that is not divided: what goes through the model at once at the least."""
+        return max(self.val_unit, *(stage.unit_tokens for stage in self.stages))
+
     def without(self, idea: str) -> Self:
         """The same run without one of IDEAS: plain Muon, or the last stage's batch and windows from the start."""
         if idea == "normuon":

@@ -95,7 +95,8 @@ class Optimizer:
 
     def _reduce(self, part: Part) -> tuple[Tensor, dist.Work | None]:
         gradient = part.parameter.grad
-        assert gradient is not None, f"{part.name} has no gradient: step() before backward()"
+        if gradient is None:  # nothing that is not left out uses the parameter
+            gradient = torch.zeros_like(part.parameter)
         if self.world == 1:
             return gradient, None
         if part.shards == 1:

@@ -8,11 +8,14 @@ Every complaint is a DataError that names the file, what was found and what was 
 the shards is data.py's; where shards come from is fetch.py's, text.py's and source.py's.
 """
 
+import hashlib
 import json
 import os
 import re
+import time
 import uuid
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +28,7 @@ HEADER_BYTES = 256 * 4
 TOKEN_BYTES = 2
 GPT2_VOCABULARY = 50257  # the last id, 50256, is BOS
 VOCABULARY_FILE = "vocabulary.json"  # beside the shards; absent where they are GPT-2's, as FineWeb's are
+LEFT_BEHIND = 3600.0  # seconds; a file in the making that is older is of a process that was killed
 MAKE = "python -m speedrun_trainer data make-synthetic"
 SHARD_NAME = re.compile(r"(?P<dataset>[A-Za-z0-9][\w-]*?)_(?P<split>train|val)_(?P<number>\d{6})\.bin")
 
@@ -47,6 +51,10 @@ def shard_bytes(tokens: Tokens) -> bytes:
 
 def write_file(path: Path, content: bytes) -> None:
     """Write beside the final name and rename, so that the name never holds a part of the content."""
+    for left in path.parent.glob(f".{path.name}.*.tmp"):
+        with suppress(FileNotFoundError):
+            if time.time() - left.stat().st_mtime > LEFT_BEHIND:
+                left.unlink()
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     try:
         with temporary.open("xb") as file:
@@ -56,6 +64,12 @@ def write_file(path: Path, content: bytes) -> None:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def ensure_file(path: Path, content: bytes) -> None:
+    """Write the file if it does not hold the content: what is right may lie in a folder that can only be read."""
+    if not path.exists() or path.read_bytes() != content:
+        write_file(path, content)
 
 
 def ensure_shard(path: Path, tokens: Tokens) -> str:
@@ -146,7 +160,7 @@ def find_dataset(folder: Path) -> Dataset:
 
 def describe_vocabulary(folder: Path, size: int, name: str) -> None:
     """Leave word for `vocabulary_of`."""
-    write_file(folder / VOCABULARY_FILE, f"{json.dumps({'vocabulary': size, 'name': name})}\n".encode())
+    ensure_file(folder / VOCABULARY_FILE, f"{json.dumps({'vocabulary': size, 'name': name})}\n".encode())
 
 
 def vocabulary_of(folder: Path) -> int:
@@ -199,6 +213,13 @@ class TokenStream:
             if start + count <= int(offset) + len(shard):
                 break
         return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+
+    def identity(self) -> str:
+        """Tells these shards from others of the same sizes, by their sizes and the beginning of each."""
+        digest = hashlib.sha256(self.starts.astype("<i8").tobytes())
+        for shard in self.shards:
+            digest.update(shard[:2048].tobytes())
+        return digest.hexdigest()[:16]
 
     def check(self) -> None:
         """Read everything. Raises DataError if a token is not of the vocabulary."""

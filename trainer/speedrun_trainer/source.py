@@ -24,7 +24,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from speedrun_trainer.shards import MAKE, DataError, describe_vocabulary, write_file
+from speedrun_trainer.shards import MAKE, DataError, describe_vocabulary, ensure_file
 
 FACES = 256
 END_FACES = 4  # a document ends after each of its tokens with probability 4/256: 64 tokens on average, and BOS
@@ -76,7 +76,7 @@ class MarkovSource:
     def describe(self, folder: Path) -> None:
         """Leave word for `of_folder`."""
         describe_vocabulary(folder, VOCABULARY, str(self))
-        write_file(folder / DESCRIPTION, f"{json.dumps({'source': str(self), 'seed': self.seed})}\n".encode())
+        ensure_file(folder / DESCRIPTION, f"{json.dumps({'source': str(self), 'seed': self.seed})}\n".encode())
 
     def randomness(self, name: str, count: int) -> bytes:
         """`count` bytes that depend on nothing but the seed and the name."""

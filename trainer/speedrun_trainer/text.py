@@ -82,15 +82,17 @@ def make(
     say: Callable[[str], None],
 ) -> None:
     """Write shards of `shard_tokens` tokens; about `val_share` of the documents are validation. Raises DataError."""
-    documents = find_documents(sources)
+    documents = [(digest, path) for digest, path in find_documents(sources) if not is_below(path, folder)]
     val = [path for digest, path in documents if int(digest[:8], 16) < val_share * 2**32]
     train = [path for digest, path in documents if int(digest[:8], 16) >= val_share * 2**32]
     if not val or not train:
         raise DataError(
             f"{len(documents)} files are too few to share out: {len(val)} validation, {len(train)} training"
         )
+    if not (val_documents := list(encoded(val, vocabulary))):
+        raise DataError(f"all {len(val)} files for validation are empty: raise --val-share, or add files")
     folder.mkdir(parents=True, exist_ok=True)
-    write(folder, name, "val", 0, np.concatenate(list(encoded(val, vocabulary))), say)
+    write(folder, name, "val", 0, np.concatenate(val_documents), say)
     number = 0
     for number, tokens in enumerate(cut(encoded(train, vocabulary), shard_tokens), start=1):
         write(folder, name, "train", number, tokens, say)
@@ -99,6 +101,11 @@ def make(
         raise DataError(f"{left}: is left from an earlier make with more shards; remove it and those after it")
     describe_vocabulary(folder, vocabulary.size, vocabulary.name)
     say(f"{folder}: {len(val)} documents for validation, {len(train)} for training, vocabulary {vocabulary.name}")
+
+
+def is_below(path: Path, folder: Path) -> bool:
+    """Whether it is one of the shards' own folder, which may lie in that of the texts."""
+    return path.resolve().is_relative_to(folder.resolve())
 
 
 def encoded(paths: Sequence[Path], vocabulary: Vocabulary) -> Iterator[Tokens]:

@@ -25,7 +25,6 @@ from argparse import Namespace
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from importlib import metadata
 from time import perf_counter
 
 import torch
@@ -38,7 +37,7 @@ from speedrun_trainer.clock import Clock
 from speedrun_trainer.data import UNITS, Ahead, Batch, Share, cut, plan
 from speedrun_trainer.launch import CannotRun, Ranks, Stop
 from speedrun_trainer.model import GPT
-from speedrun_trainer.report import Metrics, Progress
+from speedrun_trainer.report import Metrics, Progress, first_line
 from speedrun_trainer.schedule import Schedule, Stage
 from speedrun_trainer.sharding import Optimizer
 from speedrun_trainer.shards import DataError, TokenStream, find_dataset, vocabulary_of
@@ -56,20 +55,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parse_train(arguments, description=__doc__ or "")
     code, message = EXIT_MACHINE, ""
     try:
-        return run(options, launch.ranks(options.device), stop)
+        code = run(options, launch.ranks(options.device), stop)
+        launch.disconnect()
+        return code
     except (CannotRun, attention.NoKernel) as error:
         message = str(error)
     except torch.OutOfMemoryError as error:
-        message = f"the GPU's memory does not suffice, lower --micro-tokens ({str(error).splitlines()[0]})"
+        advice = memory.advice(options.preset, launch.world_size())
+        message = f"the GPU's memory does not suffice: {advice} ({first_line(error)})"
     except DataError as error:
         code, message = EXIT_DATA, str(error)
     except (CheckpointError, OSError) as error:
         code, message = EXIT_FILES, str(error)
     except KeyboardInterrupt:
         code, message = EXIT_INTERRUPTED, "interrupted: the run ends here, without a result"
-    finally:
-        launch.disconnect()
     print(f"speedrun_trainer.train: {message}", file=sys.stderr, flush=True)
+    launch.leave(code)
     return code
 
 
@@ -82,7 +83,7 @@ def run(options: Namespace, ranks: Ranks, stop: Stop) -> int:
     # -----------------------------------------------------------------------
     # What runs
 
-    triton = installed("triton")
+    triton = launch.installed("triton")
     for line in logline.environment(
         python=sys.version, torch=torch.__version__, cuda=torch.version.cuda, triton=triton
     ):
@@ -129,7 +130,7 @@ def run(options: Namespace, ranks: Ranks, stop: Stop) -> int:
     torch.manual_seed(seed)
     dtype = torch.bfloat16 if gpu else torch.float32
     model = GPT(config, kernel, dtype)
-    memory.require(ranks, memory.needed(model, preset, share), f"a run with --micro-tokens {preset.most_tokens}")
+    memory.require(ranks, model, preset, share)
     model = model.to(device)
     optimizer = Optimizer(model, preset.rules, rank=ranks.rank, world=ranks.world, dtype=dtype, compiled=compiled)
     parameters = sum(parameter.numel() for parameter in model.parameters())
@@ -192,10 +193,12 @@ def run(options: Namespace, ranks: Ranks, stop: Stop) -> int:
     how = f"{options.warmup_steps} steps of each of {len(schedule.first_steps())} stages"
     print0(logline.compiling(how if compiled else f"nothing to compile on a CPU; {how}"))
     weights = {name: parameter.detach().cpu().clone() for name, parameter in model.named_parameters()}
-    metrics = Metrics(options.metrics if ranks.rank == 0 else None)
-    for folder in filter(None, (options.checkpoint, options.weights and options.weights.parent)):
-        checkpoint.require_writable(folder)
-    metrics.write(parameters=parameters, attention=kernel.name, world=ranks.world, device=name or "cpu")
+    path = options.metrics if ranks.rank == 0 else None
+    metrics = Metrics(path, parameters=parameters, attention=kernel.name, world=ranks.world, device=name or "cpu")
+    if options.checkpoint:
+        checkpoint.require_writable(options.checkpoint)
+    if options.weights:
+        checkpoint.require_weights(options.weights)
     for first, stage in schedule.first_steps().items():
         began = perf_counter()
         for step in range(first, min(first + options.warmup_steps, preset.steps)):
@@ -215,13 +218,14 @@ def run(options: Namespace, ranks: Ranks, stop: Stop) -> int:
 
     facts = {
         "preset": options.preset_name, "without": options.without, "steps": preset.steps, "seed": seed, "fp8": scale,
-        "learning_rate": preset.learning_rate, "vocabulary": vocabulary, "training tokens": len(train),
+        "learning_rate": preset.learning_rate, "vocabulary": vocabulary, "data": train.identity(),
     }  # fmt: skip
     place = checkpoint.load(options.checkpoint, model, optimizer, facts) if options.checkpoint else None
     clock.passed = place.train_time if place else planning_time
     start = place.step if place else 0
     if place:
         print0(logline.resuming(start, str(options.checkpoint)))
+        metrics.write(resuming_after=start)
 
     # -----------------------------------------------------------------------
     # Training. A GPU's loss is looked at a step late, so that it need not wait for the program
@@ -246,6 +250,10 @@ def run(options: Namespace, ranks: Ranks, stop: Stop) -> int:
             done = {"tokens": schedule.tokens_before(of), "train_time_ms": clock.read()}
             metrics.write(step=of, loss=loss, rate=rate, **done, peak_bytes=memory.peak(device)["allocated"])
             progress.show(of, preset.steps, loss=loss, seconds=clock.read() / 1000)
+        if save_due or stopped:
+            clock.stop()
+            diverged = diverged or not ranks.all_agree(checkpoint.finite(model))
+            clock.start()
         if due or diverged:
             train_time = clock.stop()
             val_loss = validate(schedule.stage(step), Ahead(val_batches()))
@@ -261,7 +269,7 @@ def run(options: Namespace, ranks: Ranks, stop: Stop) -> int:
             break
         waiting.append((step + 1, train_step(step, batches)))
         print0(logline.training(step + 1, preset.steps, train_time=clock.read()))
-    stop.later = False
+    stop.later = stopped  # what is left is to say so and to leave
     batches.close()
     progress.end()
 
@@ -285,14 +293,6 @@ def tensors(batch: Batch, *, pinned: bool) -> list[Tensor]:
     """In the order of the model's arguments; in memory that a GPU can copy from by itself."""
     parts = [torch.from_numpy(part) for part in (batch.tokens, batch.targets, batch.positions, batch.boundaries)]
     return [part.pin_memory() for part in parts] if pinned else parts
-
-
-def installed(package: str) -> str | None:
-    """The version of an installed package, without the cost of importing it."""
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 if __name__ == "__main__":
