@@ -11,6 +11,7 @@ row, by an operator that sees the same namespaces as the one that submitted it.
 
 An orphan is a job with this cluster's mark whose Speedrun is gone. It is ended only if its namespace (written in the
 job's comment) is one that this operator watches, and its UID was absent from two fresh lists in a row that succeeded.
+A namespace that cannot be listed keeps the others from nothing.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from speedrun_operator.api.names import FINALIZER, FINISHED_LABEL, GROUP
@@ -41,6 +43,15 @@ TOUCH = f"{GROUP}/touched"
 def scopes(namespaces: Sequence[str]) -> list[str | None]:
     """The namespaces to ask about; none named means one question about all of them."""
     return [*namespaces] if namespaces else [None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """The UIDs of all Speedruns of the namespaces that were listed (None: of all); `whole`: none is missing."""
+
+    uids: frozenset[str]
+    listed: frozenset[str | None]
+    whole: bool
 
 
 class Resync:
@@ -76,25 +87,38 @@ class Resync:
             await asyncio.sleep(seconds * random.uniform(0.9, 1.1))
 
     async def once(self) -> None:
-        """One resync. Raises ApiError."""
+        """One resync. Raises ApiError where a namespace could not be listed, after all others were."""
         # Jobs first: a job made after this look belongs to a resource that the lists below show.
         jobs = await self._jobs()
         uids: set[str] = set()
         lagging: set[str] = set()
+        listed: set[str | None] = set()
+        faults: list[ApiError] = []
         self._wanted = set()
         self._engine.finished.begin()
         for namespace in scopes(self._namespaces):
-            # The live ones first: one that finishes meanwhile is then seen in both lists, and not in neither.
-            for raw in await self._kube.list_speedruns(namespace, labels=LIVE):
-                uids.add(str(raw["metadata"]["uid"]))
-                if lags := await self._live(raw):
-                    lagging.add(lags)
-            async for raw in self._kube.each_speedrun(namespace, labels=LABELLED):
-                uids.add(str(raw["metadata"]["uid"]))
-                await self._labelled(raw)
-        self._engine.finished.done()
+            try:
+                await self._list(namespace, uids, lagging)
+                listed.add(namespace)
+            except ApiError as error:
+                faults.append(error)
+        if not faults:
+            self._engine.finished.done()
         self._lagging = frozenset(lagging)
-        await asyncio.gather(*(self._end_orphans(backend, there, uids) for backend, there in jobs.items()))
+        known = _Known(frozenset(uids), frozenset(listed), whole=not faults)
+        await asyncio.gather(*(self._end_orphans(backend, there, known) for backend, there in jobs.items()))
+        if faults:
+            raise faults[0]
+
+    async def _list(self, namespace: str | None, uids: set[str], lagging: set[str]) -> None:
+        """All of a namespace. The live ones first: one that finishes meanwhile is then seen twice, and not never."""
+        for raw in await self._kube.list_speedruns(namespace, labels=LIVE):
+            uids.add(str(raw["metadata"]["uid"]))
+            if lags := await self._live(raw):
+                lagging.add(lags)
+        async for raw in self._kube.each_speedrun(namespace, labels=LABELLED):
+            uids.add(str(raw["metadata"]["uid"]))
+            await self._labelled(raw)
 
     async def _jobs(self) -> dict[Backend, Sequence[MarkedJob | PrepareJob]]:
         """The jobs of every backend that answers soon; a later answer is the next round's, and keeps nobody waiting."""
@@ -132,8 +156,8 @@ class Resync:
             await _patch(self._kube, raw, {"annotations": {TOUCH: rfc3339(self._clock.now())}})
         return uid
 
-    async def _end_orphans(self, backend: Backend, jobs: Sequence[MarkedJob | PrepareJob], uids: set[str]) -> None:
-        absent = {job.name: job for job in jobs if self._is_unwanted(job, uids)}
+    async def _end_orphans(self, backend: Backend, jobs: Sequence[MarkedJob | PrepareJob], known: _Known) -> None:
+        absent = {job.name: job for job in jobs if self._is_unwanted(job, known)}
         orphans = [job for name, job in absent.items() if name in self._suspects.get(backend, ())]
         self._suspects[backend] = frozenset(absent)
         if not orphans:
@@ -145,10 +169,10 @@ class Resync:
         if isinstance(answer, Unknown):
             logger.warning("orphans were not ended: %s: %s", answer.reason, answer.message)
 
-    def _is_unwanted(self, job: MarkedJob | PrepareJob, uids: set[str]) -> bool:
+    def _is_unwanted(self, job: MarkedJob | PrepareJob, known: _Known) -> bool:
         if isinstance(job, PrepareJob):
-            return job.scope == self._scope and job.key not in self._wanted
-        return job.uid not in uids and (not self._namespaces or job.namespace in self._namespaces)
+            return known.whole and job.scope == self._scope and job.key not in self._wanted
+        return job.uid not in known.uids and not known.listed.isdisjoint({None, job.namespace})
 
 
 def _hidden_by_mistake(raw: dict[str, Any]) -> bool:
