@@ -161,22 +161,32 @@ def test_status_has_one_owner() -> None:
     assert STATUS["x-kubernetes-map-type"] == "atomic"
 
 
+POD_TEXTS = (
+    "image", "schedulerName", "cacheVolumeClaim", "queueName",
+    "tolerations[].key", "tolerations[].value", "tolerations[].effect",
+)  # fmt: skip
+
+
 def test_what_a_recipe_knows_has_no_default() -> None:
     defaults = {path: schema["default"] for path, schema in nodes(SPEC, "spec") if "default" in schema}
     assert defaults == {
         "spec.backend": "Slurm",
         "spec.slurm": {},
+        **dict.fromkeys(
+            [f"spec.slurm.{name}" for name in ("partition", "account", "qos", "reservation", "constraint")], ""
+        ),
         "spec.slurm.nice": 0,
         "spec.pods": {},
+        **dict.fromkeys([f"spec.pods.{name}" for name in POD_TEXTS], ""),
         "spec.pods.sharedMemory": "16Gi",
         "spec.pods.tolerations[].operator": "Equal",
-        **dict.fromkeys([f"spec.pods.tolerations[].{name}" for name in ("key", "value", "effect")], ""),
-        "spec.env[].value": "",
         "spec.runs": 1,
         "spec.runsPerAllocation": 1,
         "spec.parallelism": 1,
         "spec.backoffLimit": 2,
         "spec.suspend": False,
+        "spec.env[].value": "",
+        **dict.fromkeys([f"spec.recipe.source.{name}" for name in ("repository", "revision", "path")], ""),
         "spec.slurm.registrySecretRef.key": ".dockerconfigjson",
         "spec.slurm.prepare": "Separate",
         "spec.telemetry": {},

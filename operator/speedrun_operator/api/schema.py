@@ -45,7 +45,7 @@ _COLUMNS = [
 
 def custom_resource_definition() -> dict[str, Any]:
     """The CustomResourceDefinition as an object."""
-    spec = _lean(_structural(Spec.model_json_schema(by_alias=True, mode="validation")))
+    spec = _structural(Spec.model_json_schema(by_alias=True, mode="validation"))
     status = _bounded(_structural(Status.model_json_schema(by_alias=True, mode="serialization")))
     status["properties"]["conditions"] |= {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]}
     spec["x-kubernetes-validations"] = [_frozen()]
@@ -194,17 +194,6 @@ def _any_of(node: Schema, definitions: Schema) -> Schema:
         number = next(each for each in choices if each.get("type") == "number")
         return {**_convert(number, definitions), **described}
     raise ValueError(f"no structural form for {node}")
-
-
-def _lean(node: Schema) -> Schema:
-    """Without empty defaults: absent says the same, and what is stored is read and compared at every write.
-
-    Items of lists keep theirs. Who applies a file again sends a list whole, and it must come to what is stored.
-    """
-    out = {key: value for key, value in node.items() if not (key == "default" and value == "")}
-    if "properties" in out:
-        out["properties"] = {name: _lean(each) for name, each in out["properties"].items()}
-    return out
 
 
 def _bounded(node: Schema) -> Schema:
