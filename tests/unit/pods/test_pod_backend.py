@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import gzip
-from collections.abc import AsyncIterator
 
 import pytest
 
@@ -28,13 +27,6 @@ from unit.pods.api import (
 )
 
 MIB = 1024 * 1024
-
-
-@pytest.fixture
-async def world() -> AsyncIterator[World]:
-    made = World()
-    yield made
-    await made.backend.close()
 
 
 async def test_a_long_log_of_a_run_that_ended_meanwhile_is_read_to_its_end(world: World) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import pytest
 
 from speedrun_operator.api.phases import Phase
@@ -18,13 +16,6 @@ from unit.pods.api import (
     status,
     whole_log,
 )
-
-
-@pytest.fixture
-async def world() -> AsyncIterator[World]:
-    made = World()
-    yield made
-    await made.backend.close()
 
 
 async def test_a_pod_that_hangs_in_its_deletion_is_given_time_by_our_own_clock(world: World) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -25,13 +24,6 @@ from unit.pods.api import (
     until_ended,
     whole_log,
 )
-
-
-@pytest.fixture
-async def world() -> AsyncIterator[World]:
-    made = World()
-    yield made
-    await made.backend.close()
 
 
 async def test_a_sidecar_whose_image_is_not_there_stops_no_training(world: World) -> None:
