@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -85,7 +86,7 @@ def get(folder: Path, shards: int, *, repository: str, verify: bool, say: Say) -
 def compare(folder: Path, wanted: Sequence[str], repository: str, say: Say) -> None:
     """Of --verify, where nothing can be mended. Raises DataError."""
     for name in wanted:
-        known = patiently(lambda name=name: ask(repository, name), name, say)  # type: ignore[misc]
+        known = patiently(partial(ask, repository, name), name, say)
         if fault := difference(folder / name, known):
             raise DataError(f"{fault}, and the folder cannot be written to")
         say(f"{folder / name}: kept, verified")
